@@ -29,6 +29,8 @@ pub enum Part {
     Experts,
     /// Whole models at 16 bit
     Models,
+    /// Models with recurrent layers
+    Recurrences,
     /// Page formats, shrinks, and models whose blocks shrink
     Formats,
     /// Decode and prefill attention
@@ -48,6 +50,7 @@ impl Part {
             Self::Packed => selftest::packed_products(device, quick)?,
             Self::Experts => selftest::experts(device, quick)?,
             Self::Models => selftest::models(device)?,
+            Self::Recurrences => selftest::recurrences(device)?,
             Self::Formats => selftest::formats(device)?,
             Self::Attention => selftest::attention(device, quick)?,
             Self::Scores => selftest::scores(device, quick)?,

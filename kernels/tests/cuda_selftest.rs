@@ -38,6 +38,15 @@ fn models_agree_with_the_cpu_backend() {
 }
 
 #[test]
+fn recurrent_layers_agree_with_the_cpu_backend() {
+    let device = Device::open(0).unwrap();
+    assert!(
+        selftest::recurrences(&device).unwrap(),
+        "see the table above"
+    );
+}
+
+#[test]
 fn products_agree_with_their_definition() {
     let device = Device::open(0).unwrap();
     assert!(

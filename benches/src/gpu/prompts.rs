@@ -42,6 +42,7 @@ pub fn run(device: &Arc<Device>) -> Result<(), Box<dyn std::error::Error>> {
             seqs: 1,
             blocks,
         },
+        states: 1,
         logit_rows: 1,
         graph_rows_max: 1,
         tune: false,

@@ -14,14 +14,15 @@ use super::codecs::Codecs;
 use super::driver::{Event, Graph, Stream};
 use super::error::CudaError;
 use super::experts::Experts;
-use super::ops::Ops;
+use super::ops::{Ops, Recurrent};
 use super::products::Products;
 use super::program::Program;
 use super::sample::Sampling;
 use super::step::StepBuffers;
 use super::weights::Weights;
 use crate::backend::{
-    Backend, BackendError, BlockTables, StepInput, StepInputError, StepLimits, StepOutput,
+    Backend, BackendError, BlockTables, StatePositions, StepInput, StepInputError, StepLimits,
+    StepOutput,
 };
 use crate::model::{LayerSpec, ModelSpec};
 use activations::Activations;
@@ -48,6 +49,8 @@ pub struct CudaBackend {
     forward: Forward,
     /// The tables in device memory, once the device has done what was submitted.
     tables: BlockTables,
+    /// How far the states have come, once the device has done what was submitted.
+    state_positions: StatePositions,
     /// Oldest first.
     in_flight: VecDeque<InFlight>,
     /// Which of the host's buffers the next step uses.
@@ -86,6 +89,8 @@ struct Forward {
     codecs: Option<Codecs>,
     /// If any layer has some.
     experts: Option<Experts>,
+    /// If any layer is.
+    recurrent: Option<Recurrent>,
 }
 
 /// Which attention a pass needs. A recorded pass always decodes: how many units there are is read
@@ -94,6 +99,8 @@ struct Forward {
 struct Work {
     /// Rows, padding included.
     rows: usize,
+    /// Sequences, padding included.
+    seqs: usize,
     decode: Option<DecodeWork>,
     prefill: bool,
     /// Shrunk blocks are decoded for each layer. How many is known on the host only, so such passes
@@ -111,6 +118,9 @@ impl CudaBackend {
             self.forward
                 .arena
                 .copy_frame(&self.stream, copy.src, copy.dst)?;
+        }
+        if let Some(recurrent) = &mut self.forward.recurrent {
+            recurrent.copy(&self.stream, &input.state_copies)?;
         }
         let (mut decodes, mut mixed, mut in_scratch) = (false, false, &[][..]);
         let Forward {
@@ -163,6 +173,7 @@ impl CudaBackend {
         }
         let work = Work {
             rows,
+            seqs: input.seqs.len(),
             decode: (seqs > 0).then_some(decode),
             prefill: !self.forward.step.plan.tiles.is_empty(),
             decodes,
@@ -209,6 +220,7 @@ impl CudaBackend {
             products.prepare(lm_head.shape(bucket, true))?;
             let work = Work {
                 rows: bucket,
+                seqs: bucket,
                 decode: Some(decode),
                 prefill: false,
                 decodes: false,
@@ -225,7 +237,11 @@ impl CudaBackend {
     /// Applies the deltas and checks the rest.
     fn check(&mut self, input: &StepInput) -> Result<(), StepInputError> {
         let Forward {
-            arena, step, spec, ..
+            arena,
+            step,
+            spec,
+            recurrent,
+            ..
         } = &mut self.forward;
         let limits = StepLimits {
             vocab: spec.vocab,
@@ -235,7 +251,11 @@ impl CudaBackend {
         };
         let applied = |delta: &_| step.tables.apply(delta);
         self.tables.apply(limits.layout, &input.deltas, applied)?;
-        limits.check(input, &mut self.tables)
+        limits.check(input, &mut self.tables)?;
+        match recurrent {
+            Some(recurrent) => self.state_positions.apply(input, recurrent.slots()),
+            None => Ok(()),
+        }
     }
 
     /// Bytes of the weights by what they are, the most first.
@@ -311,6 +331,11 @@ impl Backend for CudaBackend {
         if let Err(error) = self.run(input, turn) {
             // What was enqueued of it may still read the host's buffers, which the next step uses.
             let waited = self.stream.synchronize();
+            if self.forward.recurrent.is_some() {
+                let copied = input.state_copies.iter().map(|copy| copy.dst);
+                let moved_on = input.seqs.iter().map(|seq| seq.slot);
+                self.state_positions.lose(copied.chain(moved_on));
+            }
             return Err(waited.err().unwrap_or(error).into());
         }
         self.turn ^= 1;

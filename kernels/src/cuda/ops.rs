@@ -1,6 +1,7 @@
 //! Everything between the matrix products and the attention: launches of `cuda/ops`.
 
 mod heads;
+mod recurrent;
 mod rotate_back;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use super::step::StepBuffers;
 use crate::formats::rotation::Rotation;
 use crate::model::{Activation, LayerSpec, ModelSpec, NormKind, OnlineKeyScales};
 pub(super) use heads::{HeadOps, HeadParams, HeadSpec, RopeWeights, Rotary};
+pub(super) use recurrent::{Recurrent, RecurrentIo};
 pub(super) use rotate_back::RotateBack;
 
 #[repr(C)]
@@ -189,6 +191,7 @@ pub(super) struct Ops {
     /// What finishes heads.
     pub(super) heads: HeadOps,
     rotate_back: RotateBack,
+    open_attended: recurrent::OpenAttended,
     /// Of each layer with attention, if keys are scaled in every step.
     key_factors: Vec<DeviceBuffer<f32>>,
     rotary: Vec<Rotary>,
@@ -249,6 +252,7 @@ impl Ops {
         if let Err(error) = rotation.check(spec.heads().head_dim) {
             return unsupported(error.to_string());
         }
+        recurrent::check(spec)?;
         let mut key_factors = Vec::new();
         if let Some(scales) = key_scales {
             if let Err(error) = scales.check(spec) {
@@ -267,6 +271,7 @@ impl Ops {
             finish_logits: device.kernel("finish_logits", 0)?,
             heads: HeadOps::new(device, (spec.norm_eps, spec.norms.from_one), rotation)?,
             rotate_back: RotateBack::new(device, spec.heads().head_dim)?,
+            open_attended: recurrent::OpenAttended::new(device)?,
             key_factors,
             rotary: spec
                 .ropes
@@ -426,6 +431,19 @@ impl Ops {
     ) -> Result<(), CudaError> {
         let heads = rows * self.head_specs[0].q_heads;
         self.rotate_back.run(stream, heads, attended)
+    }
+
+    /// Multiplies attention's output by the sigmoids of its gates.
+    pub(super) fn open_attended(
+        &self,
+        stream: &Stream,
+        rows: usize,
+        gates: &DeviceBuffer<bf16>,
+        attended: &mut DeviceBuffer<bf16>,
+    ) -> Result<(), CudaError> {
+        let heads = self.head_specs[0];
+        let count = rows * heads.q_heads * heads.head_dim;
+        self.open_attended.run(stream, count, gates, attended)
     }
 
     /// `out = activation(gate) * up`, from rows of gate and up beside each other.

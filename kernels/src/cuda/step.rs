@@ -67,6 +67,8 @@ struct Sections {
     positions: Range<usize>,
     first_blocks: Range<usize>,
     logit_rows: Range<usize>,
+    /// Slot, first row, rows and position of each sequence.
+    seqs: Range<usize>,
     tiles: Range<usize>,
     /// Of each decode plan, the first one last: the upload ends with what there is of its units.
     decode: Vec<DecodeSections>,
@@ -105,11 +107,12 @@ impl Sections {
             start..start + words
         };
         let mut this = Self {
-            counts: section(1 + 2 * rooms.len()),
+            counts: section(2 + 2 * rooms.len()),
             tokens: section(capacity.rows),
             positions: section(capacity.rows),
             first_blocks: section(capacity.rows),
             logit_rows: section(capacity.rows),
+            seqs: section(4 * capacity.seqs),
             tiles: section(4 * prefill_tiles_max(capacity.seqs, capacity.rows, group)),
             decode: Vec::new(),
         };
@@ -245,17 +248,19 @@ impl StepBuffers {
         let mut put = |section: &Range<usize>, words: &[u32]| {
             host[section.start..section.start + words.len()].copy_from_slice(words)
         };
-        put(&s.counts, &[self.rows as u32]);
+        put(&s.counts, &[self.rows as u32, input.seqs.len() as u32]);
         put(&s.tokens, &input.tokens);
         put(&s.logit_rows, logit_rows);
         put(&s.tiles, bytemuck::cast_slice(&self.plan.tiles));
         for (index, (plan, sections)) in self.plan.decode.iter().zip(&s.decode).enumerate() {
             let counts = [plan.units.len(), plan.rows.len()].map(|n| n as u32);
-            put(&(s.counts.start + 1 + 2 * index..s.counts.end), &counts);
+            put(&(s.counts.start + 2 + 2 * index..s.counts.end), &counts);
             put(&sections.rows, bytemuck::cast_slice(&plan.rows));
             put(&sections.units, bytemuck::cast_slice(&plan.units));
         }
-        for seq in &input.seqs {
+        for (index, seq) in input.seqs.iter().enumerate() {
+            let words = [seq.slot, seq.first_row, seq.rows, seq.position];
+            host[s.seqs.start + 4 * index..][..4].copy_from_slice(&words);
             for i in 0..seq.rows {
                 let row = (seq.first_row + i) as usize;
                 host[s.positions.start + row] = seq.position + i;
@@ -334,6 +339,15 @@ impl StepBuffers {
         self.device.at(self.sections.counts.start)
     }
 
+    pub(super) fn seq_count(&self) -> DevicePtr {
+        self.device.at(self.sections.counts.start + 1)
+    }
+
+    /// `StepSeq` of the CUDA source of each sequence.
+    pub(super) fn seqs(&self) -> DevicePtr {
+        self.device.at(self.sections.seqs.start)
+    }
+
     pub(super) fn tokens(&self) -> DevicePtr {
         self.device.at(self.sections.tokens.start)
     }
@@ -353,7 +367,7 @@ impl StepBuffers {
     /// A decode plan.
     pub(super) fn decode(&self, plan: usize) -> DecodePlace {
         let sections = &self.sections.decode[plan];
-        let counts = self.sections.counts.start + 1 + 2 * plan;
+        let counts = self.sections.counts.start + 2 + 2 * plan;
         DecodePlace {
             units: self.device.at(sections.units.start),
             unit_count: self.device.at(counts),

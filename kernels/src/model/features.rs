@@ -61,7 +61,7 @@ pub enum Feature {
 
 impl Feature {
     /// What the CUDA backend computes.
-    pub const ON_GPU: [Self; 20] = [
+    pub const ON_GPU: [Self; 23] = [
         Self::NoRope,
         Self::PartialRope,
         Self::Scale,
@@ -82,6 +82,9 @@ impl Feature {
         Self::ResidualMultiplier,
         Self::LogitMultiplier,
         Self::LogitSoftCap,
+        Self::OutputGate,
+        Self::GatedDelta,
+        Self::ShortConv,
     ];
 }
 

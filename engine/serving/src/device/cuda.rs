@@ -234,6 +234,7 @@ fn config(frames: u32, steps: &StepSizes) -> CudaConfig {
             seqs: steps.seqs,
             blocks,
         },
+        states: steps.states,
         logit_rows: steps.logit_rows,
         graph_rows_max: steps.decode_rows.min(GRAPH_ROWS_MAX),
         tune: steps.decode_rows > 0,

@@ -6,7 +6,7 @@ use crate::cuda::codecs::Codecs;
 use crate::cuda::driver::{DeviceBuffer, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::experts::ExpertsIo;
-use crate::cuda::ops::{Delta, NormWeights, RopeWeights};
+use crate::cuda::ops::{Delta, NormWeights, RecurrentIo, RopeWeights};
 use crate::cuda::params::DevicePtr;
 use crate::cuda::products::{Ends, Residual};
 use crate::cuda::program::{Fused, Norm, Op};
@@ -41,7 +41,12 @@ impl Forward {
                     let attended = &mut self.activations.attended;
                     self.ops.rotate_back(stream, work.rows, attended)?;
                 }
-                Op::OpenAttended | Op::Recur(_) => unreachable!("refused when a model is loaded"),
+                Op::OpenAttended => {
+                    let a = &mut self.activations;
+                    let (gates, attended) = (&a.output_gate, &mut a.attended);
+                    self.ops.open_attended(stream, work.rows, gates, attended)?;
+                }
+                Op::Recur(layer) => self.recur(stream, work, layer)?,
                 Op::Gate(layer, activation) => {
                     let shape = (work.rows, self.spec.layers[layer].intermediate());
                     let a = &mut self.activations;
@@ -133,6 +138,23 @@ impl Forward {
         };
         let weights = self.weights.experts(layer);
         experts.run(stream, &mut self.products, spec, weights, io)
+    }
+
+    /// A recurrent layer.
+    fn recur(&mut self, stream: &Stream, work: Work, layer: usize) -> Result<(), CudaError> {
+        let (Some(recurrent), Some(spec)) = (&self.recurrent, self.spec.layers[layer].recurrent())
+        else {
+            unreachable!("an operation of recurrent layers");
+        };
+        let a = &mut self.activations;
+        let io = RecurrentIo {
+            rows: work.rows,
+            seqs: work.seqs,
+            step: &self.step,
+            heads: &mut a.qkv,
+            out: &mut a.attended,
+        };
+        recurrent.run(stream, spec, layer, &self.weights, io)
     }
 
     /// Finishes the heads of a layer and attends.

@@ -180,6 +180,7 @@ mod tests {
         let config = CudaConfig {
             frames,
             capacity,
+            states: 0,
             logit_rows: 4,
             graph_rows_max: 4,
             tune: true,

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use super::activations::Activations;
 use super::{CudaBackend, Forward, LogitRows};
-use crate::backend::BlockTables;
+use crate::backend::{BlockTables, StatePositions};
 use crate::cuda::arena::DeviceArena;
 use crate::cuda::attention::{Attention, DecodeWork, ScoreSpec};
 use crate::cuda::codecs::{Codecs, Scratch};
 use crate::cuda::driver::{Device, Event, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::experts::Experts;
-use crate::cuda::ops::{HeadSpec, Ops};
+use crate::cuda::ops::{HeadSpec, Ops, Recurrent};
 use crate::cuda::plan::{SplitRule, Windows};
 use crate::cuda::products::Products;
 use crate::cuda::program::Program;
@@ -38,6 +38,8 @@ pub struct CudaConfig {
     pub frames: u32,
     /// The largest step.
     pub capacity: StepCapacity,
+    /// Slots of states, where a model has recurrent layers.
+    pub states: usize,
     /// Logit rows computed at once: the most rows that a step samples from. A step may ask for more
     /// that come back.
     pub logit_rows: usize,
@@ -209,6 +211,7 @@ impl CudaBackend {
         let experts = Experts::new(device, &spec, capacity.rows, formats)?;
         let forward = Forward {
             experts,
+            recurrent: Recurrent::new(device, &spec, config.states)?,
             program: Program::new(&spec, &weights, config.rotate_v_online),
             weights,
             step,
@@ -227,6 +230,7 @@ impl CudaBackend {
             buckets: buckets(&config),
             forward,
             tables: BlockTables::new(tables, config.frames),
+            state_positions: StatePositions::default(),
             in_flight: VecDeque::new(),
             turn: 0,
             ended: [Event::new(device)?, Event::new(device)?],
@@ -319,6 +323,7 @@ impl CudaBackend {
                 &windows,
                 (config.capacity.seqs, config.capacity.blocks),
             )
+            + Recurrent::bytes(spec, config.states)
             + Experts::bytes(spec, config.capacity.rows)
             + Activations::bytes(spec, config.capacity.rows, config.logit_rows)
             + Sampling::bytes(spec.vocab, config.logit_rows, samples_max(config))
@@ -354,6 +359,7 @@ mod tests {
                 seqs: 1,
                 blocks: 1,
             },
+            states: 0,
             logit_rows: 1,
             graph_rows_max: 0,
             tune: false,

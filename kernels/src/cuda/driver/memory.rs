@@ -315,23 +315,24 @@ impl Stream {
         })
     }
 
-    /// Enqueues a copy of `bytes` bytes inside one buffer. Panics out of bounds or if the ranges
+    /// Enqueues a copy of `len` values inside one buffer. Panics out of bounds or if the ranges
     /// overlap.
-    pub(in crate::cuda) fn copy_within(
+    pub(in crate::cuda) fn copy_within<T: Pod>(
         &self,
-        buffer: &mut DeviceBuffer<u8>,
+        buffer: &mut DeviceBuffer<T>,
         src: usize,
         dst: usize,
-        bytes: usize,
+        len: usize,
     ) -> Result<(), CudaError> {
-        assert!(
-            src + bytes <= buffer.len()
-                && dst + bytes <= buffer.len()
-                && src.abs_diff(dst) >= bytes
-        );
+        assert!(src + len <= buffer.len() && dst + len <= buffer.len() && src.abs_diff(dst) >= len);
         // SAFETY: in bounds and disjoint.
         check("enqueueing a copy on the device", unsafe {
-            sys::cuMemcpyDtoDAsync_v2(buffer.at(dst), buffer.at(src), bytes, self.raw())
+            sys::cuMemcpyDtoDAsync_v2(
+                buffer.at(dst),
+                buffer.at(src),
+                len * size_of::<T>(),
+                self.raw(),
+            )
         })
     }
 

@@ -227,25 +227,21 @@ impl Stream {
         src.read(from, &mut dst[offset..offset + len])
     }
 
-    /// Copies `bytes` bytes inside one buffer. Panics out of bounds or if the ranges overlap.
-    pub(in crate::cuda) fn copy_within(
+    /// Copies `len` values inside one buffer. Panics out of bounds or if the ranges overlap.
+    pub(in crate::cuda) fn copy_within<T: Pod>(
         &self,
-        buffer: &mut DeviceBuffer<u8>,
+        buffer: &mut DeviceBuffer<T>,
         src: usize,
         dst: usize,
-        bytes: usize,
+        len: usize,
     ) -> Result<(), CudaError> {
-        assert!(
-            src + bytes <= buffer.len()
-                && dst + bytes <= buffer.len()
-                && src.abs_diff(dst) >= bytes
-        );
+        assert!(src + len <= buffer.len() && dst + len <= buffer.len() && src.abs_diff(dst) >= len);
         // SAFETY: in bounds and disjoint.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 buffer.at(src) as *const u8,
                 buffer.at(dst) as *mut u8,
-                bytes,
+                len * size_of::<T>(),
             )
         };
         Ok(())

@@ -87,6 +87,13 @@ pub fn experts(device: &Arc<Device>, quick: bool) -> Result<bool, ProbeError> {
     Ok(report.finish())
 }
 
+/// Models with recurrent layers; prints a table; whether all passed.
+pub fn recurrences(device: &Arc<Device>) -> Result<bool, ProbeError> {
+    let mut report = Report::default();
+    model::check_recurrent(device, &mut report)?;
+    Ok(report.finish())
+}
+
 /// Matrix products of packed weights; prints a table; whether all passed.
 pub fn packed_products(device: &Arc<Device>, quick: bool) -> Result<bool, ProbeError> {
     let mut report = Report::default();

@@ -9,15 +9,18 @@ use super::online::{Online, Reference, start};
 use super::reference::relative_error;
 use super::table::Report;
 use super::{Pages, Rng};
-use crate::backend::{Backend, LogitEdit, SampleRequest, StepInput, TableDelta, pending_sample};
+use crate::backend::{
+    Backend, LogitEdit, SampleRequest, StateCopy, StepInput, TableDelta, pending_sample,
+};
 use crate::cuda::driver::Device;
 use crate::cuda::probe::ProbeError;
 use crate::cuda::step::StepCapacity;
 use crate::cuda::{CudaBackend, CudaConfig, CudaError};
 use crate::kv::{KvLayout, Side};
 use crate::model::{
-    Activation, ExpertActivation, ExpertsSpec, LayerTensor, Mlp, ModelSpec, NormKind, NormPlace,
-    QkNorm, Rope, Routing, SharedExpert, TensorName, UniformModel, WeightSource,
+    Activation, ExpertActivation, ExpertsSpec, GatedDeltaSpec, LayerTensor, Mixer, Mlp, ModelSpec,
+    NormKind, NormPlace, QkNorm, RecurrentSpec, Rope, Routing, SharedExpert, ShortConvSpec,
+    TensorName, UniformModel, WeightSource,
 };
 
 /// The CPU keeps activations in f32, the device in bf16: some roundings of 2^-9 per layer.
@@ -147,6 +150,22 @@ fn script(spec: &ModelSpec, rng: &mut Rng) -> Script {
     // The first prompts are scored, too: more rows than are computed at once.
     steps[0].logit_rows = (0..steps[0].tokens.len() as u32).collect();
     steps[0].deltas.clone_from(&pages.input.deltas);
+    if spec.is_recurrent() {
+        // The last token but one of a sequence is taken back: its state was kept before that.
+        let [.., before, last] = &mut steps[..] else {
+            unreachable!("a script has more steps");
+        };
+        let [seq, kept] = [1, PROMPTS.len() as u32];
+        before.state_copies.push(StateCopy {
+            src: seq,
+            dst: kept,
+        });
+        last.state_copies.push(StateCopy {
+            src: kept,
+            dst: seq,
+        });
+        last.seqs[seq as usize].position -= 1;
+    }
     Script {
         steps,
         pages,
@@ -179,7 +198,9 @@ fn in_flight(device: &Arc<Device>, spec: &ModelSpec, recorded: bool) -> Result<f
         apart.push(samples.iter().map(|d| d.token.unwrap_or(0)).collect());
     }
     let mut same = true;
-    for described_anew in [false, true] {
+    // States stay in their slots.
+    let ways = if spec.is_recurrent() { 1 } else { 2 };
+    for described_anew in [false, true].into_iter().take(ways) {
         let mut together: Vec<Vec<u32>> = Vec::new();
         let mut backend = started(device, spec, &script, recorded)?;
         for (i, step) in script.steps.iter().enumerate() {
@@ -287,6 +308,47 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         report_apart(report, &format!("model like {name}"), &found, limits);
     }
     Ok(())
+}
+
+/// A model of every kind of recurrence, between layers whose attention is gated.
+pub(super) fn check_recurrent(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
+    let mut spec = spec(64, 2, 2, false);
+    let delta = |k_heads, v_heads, k_dim, v_dim, taps| {
+        RecurrentSpec::GatedDelta(GatedDeltaSpec {
+            k_heads,
+            v_heads,
+            k_dim,
+            v_dim,
+            taps,
+        })
+    };
+    let short = |taps, bias| RecurrentSpec::ShortConv(ShortConvSpec { taps, bias });
+    spec.layers[0].attention_mut().output_gate = true;
+    let attention = spec.layers[0].clone();
+    let recurrences = [
+        delta(2, 4, 48, 40, 4),
+        short(3, true),
+        delta(1, 4, 128, 128, 2),
+        short(8, false),
+    ];
+    spec.layers.truncate(1);
+    for recurrence in recurrences {
+        let mut layer = attention.clone();
+        layer.mixer = Mixer::Recurrent(recurrence);
+        spec.layers.push(layer);
+    }
+    spec.layers.push(attention);
+    let name = "model with recurrent layers";
+    for recorded in [true, false] {
+        let found = compare(device, &spec, recorded, Online::NONE)?;
+        let name = format!("{name}, recorded: {recorded}");
+        report_apart(report, &name, &found, (LOGITS_LIMIT, ROWS_LIMIT));
+        let name = format!("two steps in flight, {name}");
+        report.check(&name, in_flight(device, &spec, recorded)?, 0.0);
+    }
+    // Nothing can be folded into the weights.
+    check_online(device, report, (&spec, name), &Online::ROTATIONS[..2])?;
+    check_online(device, report, (&spec, name), &Online::SCALES[..1])
 }
 
 type Change = fn(&mut ModelSpec);
@@ -413,6 +475,7 @@ fn config(script: &Script, recorded: bool) -> CudaConfig {
             rows: rows.unwrap_or(0),
             ..script.pages.capacity()
         },
+        states: script.pages.capacity().seqs + 1,
         logit_rows: 4,
         graph_rows_max: if recorded { 4 } else { 0 },
         tune: false,

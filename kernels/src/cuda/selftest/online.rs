@@ -159,6 +159,7 @@ impl Online {
     fn key_scales(self, spec: &ModelSpec) -> Option<Arc<OnlineKeyScales>> {
         let (heads, exponent) = (spec.heads(), self.scales?);
         let pairs = heads.kv_heads * heads.head_dim / 2;
+        let layers = spec.kv_geometry().layers;
         let scale = |layer: usize, pair: usize| {
             let power = ((pair * 5 + layer) % 7) as f32 - 3.0;
             (exponent * power).exp2()
@@ -166,7 +167,7 @@ impl Online {
         let of_layer = |layer| (0..pairs).map(|pair| scale(layer, pair)).collect();
         Some(Arc::new(OnlineKeyScales {
             heads: heads.kv_heads,
-            scales: (0..spec.layers.len()).map(of_layer).collect(),
+            scales: (0..layers).map(of_layer).collect(),
         }))
     }
 }

@@ -160,6 +160,7 @@ fn config(frames: u32) -> CudaConfig {
             seqs: 3,
             blocks: 12,
         },
+        states: 0,
         logit_rows: 4,
         graph_rows_max: 4,
         tune: false,
