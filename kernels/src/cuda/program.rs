@@ -99,9 +99,9 @@ pub(super) struct Program {
     /// None where some norm is none that products can take part in.
     normed: Option<Vec<Op>>,
     pub(super) tail: Tail,
-    /// Inputs and outputs of the products of a layer: Q K V or what a recurrence reads, output, gate
-    /// and up, down; the last two have no outputs where there is no MLP but experts. One entry for
-    /// layers of the same shape.
+    /// Inputs and outputs of the products of a layer: Q K V or what a recurrence reads, output,
+    /// gate and up, down; the last two have no outputs where there is no MLP but experts. One entry
+    /// for layers of the same shape.
     shapes: Vec<[(usize, usize); 4]>,
     /// Of the gates of attention's output, if there are any.
     output_gate: Option<(usize, usize)>,
