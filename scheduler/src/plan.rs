@@ -11,8 +11,8 @@ use crate::RequestId;
 /// [`Config::max_in_flight`](crate::Config::max_in_flight) above 1.
 pub const SAMPLED_LATER: u32 = u32::MAX;
 
-/// What one step does: first `deltas`, then `copies`, `state_copies`, `shrinks` and the slices. A step may consist
-/// of shrinks alone.
+/// What one step does: first `deltas`, then `copies`, `state_copies`, `shrinks` and the slices. A
+/// step may consist of shrinks alone.
 ///
 /// A slice writes the KV of its tokens at positions `position ..` through its block table. Each of
 /// its tokens attends to every position up to its own.

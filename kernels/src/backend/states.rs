@@ -1,9 +1,9 @@
 //! States of recurrent layers: what sequences have beside the KV cache.
 //!
 //! A model with recurrent layers keeps for each sequence a state of fixed size
-//! ([`ModelSpec::state_floats`](crate::model::ModelSpec::state_floats)), in the slot that also names
-//! its row of the block table. A step's rows move it on. It cannot go back: rows begin where the
-//! state stands, or at position 0, where it begins anew. [`StateCopy`]s copy whole states, for
+//! ([`ModelSpec::state_floats`](crate::model::ModelSpec::state_floats)), in the slot that also
+//! names its row of the block table. A step's rows move it on. It cannot go back: rows begin where
+//! the state stands, or at position 0, where it begins anew. [`StateCopy`]s copy whole states, for
 //! sequences that fork and for prefixes that are kept.
 
 use super::{StepInput, StepInputError as E};

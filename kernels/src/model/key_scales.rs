@@ -86,8 +86,8 @@ impl OnlineKeyScales {
         }
     }
 
-    /// What pairs of channels of the heads of a layer of the KV cache are multiplied by, Q's before K's:
-    /// `[q_heads + kv_heads][head_dim / 2]`.
+    /// What pairs of channels of the heads of a layer of the KV cache are multiplied by, Q's before
+    /// K's: `[q_heads + kv_heads][head_dim / 2]`.
     pub(crate) fn factors(&self, spec: &ModelSpec, layer: usize) -> Vec<f32> {
         let heads = spec.heads();
         let pairs = heads.head_dim / 2;

@@ -312,8 +312,8 @@ impl Device {
         }
     }
 
-    /// Makes all slices in steps not run yet void, where sequences have states: what these stand for
-    /// is not known once a step has failed.
+    /// Makes all slices in steps not run yet void, where sequences have states: what these stand
+    /// for is not known once a step has failed.
     pub fn void_states(&mut self) {
         if self.pool.states.is_some() {
             self.queue.iter_mut().for_each(|step| step.void.fill(true));
