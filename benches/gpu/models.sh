@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Measures models with experts and sliding windows on the first GPU of this machine, in the shapes
-# of Qwen3-30B-A3B, gpt-oss-20B and Gemma 3 12B with random weights.
+# Measures models with experts, sliding windows and recurrent layers on the first GPU of this
+# machine, in the shapes of Qwen3-30B-A3B, gpt-oss-20B, Gemma 3 12B and Qwen3.6-27B with random
+# weights.
 #
 #   benches/gpu/models.sh OUT [EBB_BENCH] [PART...]
 #
 # OUT: a folder for run.txt and the CSV files.
 # EBB_BENCH: the binary (cargo build --release -p ebb-benches --features cuda), target/release's
 #   unless told.
-# PART: check, windows, kv, qwen3, gpt-oss or gemma; all of them unless told.
+# PART: check, windows, kv, qwen3, gpt-oss, gemma or hybrid; all of them unless told.
 set -euo pipefail
 out=$(realpath -m "${1:?usage: models.sh OUT [EBB_BENCH] [PART...]}")
 cd "$(dirname "$0")/../.."
 bin=$(realpath "${2:-target/release/ebb-bench}")
 shift $(($# < 2 ? $# : 2))
-[ $# -gt 0 ] || set -- check windows kv qwen3 gpt-oss gemma
+[ $# -gt 0 ] || set -- check windows kv qwen3 gpt-oss gemma hybrid
 mkdir -p "$out"
 . benches/gpu/cublaslt.sh
 
@@ -43,6 +44,10 @@ for part in "$@"; do
       ;;
     gpt-oss) throughput gpt-oss-20b gpt-oss-20b ;;
     gemma) throughput gemma-3-12b gemma-3-12b ;;
+    hybrid)
+      throughput qwen3.6-27b qwen3.6-27b
+      throughput qwen3.6-27b-fp8 qwen3.6-27b --quantization fp8
+      ;;
     *) echo "models.sh: no part is called $part" >&2; exit 2 ;;
   esac
 done

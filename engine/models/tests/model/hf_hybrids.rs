@@ -294,6 +294,8 @@ fn recurrences_that_cannot_be_are_refused() {
         kinds.contains("mamba") && kinds.contains("full_attention, linear_attention"),
         "{kinds}"
     );
+    let gate = sentence(json!({ "attn_output_gate": false }));
+    assert!(gate.ends_with("supported: true"), "{gate}");
     let huge = sentence(json!({ "linear_key_head_dim": 1u64 << 40 }));
     assert!(huge.contains("more than this engine supports"), "{huge}");
 }

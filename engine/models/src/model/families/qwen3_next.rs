@@ -69,6 +69,9 @@ pub(super) fn hybrid(config: &HfConfig) -> Result<ModelSpec, Refusal> {
         rotates_part_of_a_head: true,
         ..HfDefaults::default()
     };
+    if config.bool("attn_output_gate")? == Some(false) {
+        return Err(Refusal::unsupported("attn_output_gate", false, "true"));
+    }
     let mut model = config.uniform(&defaults)?;
     model.qk_norm = QkNorm::PerHead;
     let mut spec = model.spec();
