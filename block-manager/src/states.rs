@@ -25,6 +25,8 @@ pub struct StateSlots {
 pub struct KeptState {
     /// Where it lies.
     pub slot: u32,
+    /// The lowest bits of anything that it was computed from.
+    pub(crate) bits: u8,
     /// When it was last used, which tells it from others.
     used_at: u64,
 }
@@ -61,33 +63,42 @@ impl States {
         self.unused.push(slot);
     }
 
-    /// Gives an entry the state in `slot`, unless it has one.
+    /// Gives an entry the state in `slot`, unless it has one that serves as many requests.
     pub(crate) fn keep(
         &mut self,
         index: &mut PrefixIndex,
         entry: EntryId,
-        slot: u32,
+        (slot, bits): (u32, u8),
     ) -> Option<KeptState> {
-        if index.get(entry).state.is_some() {
-            self.give(slot);
-            self.touch(index, entry);
-            return None;
+        match index.get(entry).state {
+            Some(state) if state.bits >= bits => {
+                self.give(slot);
+                self.touch(index, entry);
+                return None;
+            }
+            Some(state) => self.forget(index, state),
+            None => {}
         }
-        Some(self.put(index, entry, slot))
+        Some(self.put(index, entry, (slot, bits)))
     }
 
     /// Uses the state of an entry.
-    pub(crate) fn touch(&mut self, index: &mut PrefixIndex, entry: EntryId) -> Option<u32> {
+    pub(crate) fn touch(&mut self, index: &mut PrefixIndex, entry: EntryId) -> Option<KeptState> {
         let state = index.get(entry).state?;
         self.kept.remove(&state.used_at);
-        self.put(index, entry, state.slot);
-        Some(state.slot)
+        Some(self.put(index, entry, (state.slot, state.bits)))
     }
 
-    fn put(&mut self, index: &mut PrefixIndex, entry: EntryId, slot: u32) -> KeptState {
+    fn put(
+        &mut self,
+        index: &mut PrefixIndex,
+        entry: EntryId,
+        (slot, bits): (u32, u8),
+    ) -> KeptState {
         self.clock += 1;
         let state = KeptState {
             slot,
+            bits,
             used_at: self.clock,
         };
         self.kept.insert(self.clock, (slot, entry));

@@ -98,14 +98,14 @@ impl BlockManager {
         let state = touched.and_then(|last| self.states.touch(&mut self.index, last));
         let row = self.seqs.at_mut(slot);
         (row.committed, row.allocated) = (hit.tokens, hit.tokens);
-        row.read.lowest = lowest;
+        row.read.lowest = state.map_or(lowest, |state| lowest.min(state.bits));
         self.view_row(slot);
         self.protect_row(slot);
         Created {
             slot,
             cached_tokens: hit.tokens,
             alike_tokens: hit.alike,
-            state,
+            state: state.map(|state| state.slot),
         }
     }
 
@@ -125,13 +125,14 @@ impl BlockManager {
     pub fn keep_state(&mut self, seq: SeqId, slot: u32) -> Option<KeptState> {
         let row = self.seqs.get(seq);
         debug_assert!(row.committed.is_multiple_of(BLOCK_TOKENS));
+        let bits = row.read.lowest;
         let last = row
             .full_blocks()
             .checked_sub(1)
             .map(|last| row.blocks[last]);
         let entry = last.and_then(|block| self.blocks[block].entry.some());
         match entry {
-            Some(entry) => self.states.keep(&mut self.index, entry, slot),
+            Some(entry) => self.states.keep(&mut self.index, entry, (slot, bits)),
             None => {
                 self.states.give(slot);
                 None

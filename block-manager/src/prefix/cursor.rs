@@ -85,7 +85,7 @@ impl PrefixCursor {
         }
         self.seen = seen;
         let alike = self.longest_whole(prefixes, self.matched.len());
-        self.used = self.longest_with_state(prefixes, alike);
+        self.used = self.longest_with_state(prefixes, alike, min_bits);
         self.hit = PrefixHit {
             tokens: self.used * BLOCK_TOKENS,
             alike: alike * BLOCK_TOKENS,
@@ -122,14 +122,21 @@ impl PrefixCursor {
         index.find(blocks, parent, hash, tokens)
     }
 
-    /// The most of `used` matches behind which a state is kept, where sequences have states.
-    fn longest_with_state(&self, prefixes: Prefixes<'_>, mut used: usize) -> usize {
+    /// The most of `used` matches behind which a state is kept that was computed from nothing below
+    /// `min_bits`, where sequences have states.
+    fn longest_with_state(
+        &self,
+        prefixes: Prefixes<'_>,
+        mut used: usize,
+        min_bits: MinBits,
+    ) -> usize {
         if prefixes.config.states.is_none() {
             return used;
         }
         while used > 0 {
             let (last, _) = self.matched[used - 1];
-            if prefixes.index.get(last).state.is_some() {
+            let state = prefixes.index.get(last).state;
+            if state.is_some_and(|state| state.bits >= min_bits.0) {
                 return used;
             }
             used = self.longest_whole(prefixes, used - 1);

@@ -102,8 +102,9 @@ pub struct Device {
     blocks: Vec<MirrorBlock>,
     pages: Vec<[Cell; SUB_BLOCK_TOKENS]>,
     queue: VecDeque<Submitted>,
-    /// States by slot, if sequences have any: what they stand for, if that is known.
-    states: Vec<Option<Context>>,
+    /// States by slot, if sequences have any: what they stand for, if that is known, and the lowest
+    /// bits that they were computed from.
+    states: Vec<Option<(Context, u8)>>,
     /// Position of the first token that a sequence computed itself.
     begun: BTreeMap<SeqId, u32>,
 }

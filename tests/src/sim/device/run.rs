@@ -49,8 +49,8 @@ impl Device {
             }
             let want = expected(index);
             let read = self.read_back(step, index, position, want)?;
+            let read = self.move_state(step, index, want, read)?;
             lowest.push(read);
-            self.move_state(step, index, want)?;
             let tokens = &step.plan.tokens[slice.tokens.start as usize..slice.tokens.end as usize];
             for (i, token) in tokens.iter().enumerate() {
                 let at = position + i;

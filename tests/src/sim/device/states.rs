@@ -16,30 +16,38 @@ impl Device {
         Ok(())
     }
 
-    /// Moves a slice's state on, which must stand for all tokens before it.
+    /// Moves a slice's state on, which must stand for all tokens before it. `read`: the lowest bits
+    /// of what its rows read. Returns the lowest that they or the state are computed from.
     pub(super) fn move_state(
         &mut self,
         step: &Submitted,
         index: usize,
         expected: Expected<'_>,
-    ) -> Result<(), String> {
+        read: u8,
+    ) -> Result<u8, String> {
         let slice = &step.plan.slices[index];
         let Some(state) = self.states.get_mut(slice.slot.0 as usize) else {
-            return Ok(());
+            return Ok(read);
         };
         let after = |tokens: usize| match tokens.checked_sub(1) {
             None => Some(Context::default()),
             Some(last) => expected.at(last).map(|(_, context)| context),
         };
         let position = slice.position as usize;
-        if position > 0 && *state != after(position) {
+        let (found, lowest) = match (position, *state) {
+            (0, _) => (Some(Context::default()), 16),
+            (_, Some((context, lowest))) => (Some(context), lowest),
+            (_, None) => (None, 16),
+        };
+        if found.is_none() || found != after(position) {
             let (request, choice, step) = (slice.request, slice.choice, step.plan.step);
             return Err(format!(
                 "{step} {request} choice {choice}: the state does not stand for {position} tokens"
             ));
         }
-        *state = after(position + slice.tokens.len());
-        Ok(())
+        let lowest = lowest.min(read);
+        *state = after(position + slice.tokens.len()).map(|context| (context, lowest));
+        Ok(lowest)
     }
 
     /// A slice's state is not known any more.
