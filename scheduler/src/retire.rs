@@ -262,7 +262,7 @@ impl Scheduler {
             }
         });
         if let (Some(resident), Some(leader)) = (resident, parent.resident)
-            && self.blocks.config().states.is_some()
+            && self.has_states()
         {
             self.state_copies.push((leader.slot.0, resident.slot.0));
         }

@@ -65,7 +65,7 @@ pub(crate) fn sigmoid<S: Simd>(s: S, x: S::F) -> S::F {
 /// A function of one number. (A trait, not a closure, as [`Reduction`].)
 pub(crate) trait Map {
     /// Its value in each lane.
-    fn of<S: Simd>(s: S, x: S::F) -> S::F;
+    fn of<S: Simd>(&self, s: S, x: S::F) -> S::F;
 }
 
 /// [`silu`].
@@ -73,7 +73,7 @@ pub(crate) struct Silu;
 
 impl Map for Silu {
     #[inline(always)]
-    fn of<S: Simd>(s: S, x: S::F) -> S::F {
+    fn of<S: Simd>(&self, s: S, x: S::F) -> S::F {
         silu(s, x)
     }
 }
@@ -83,33 +83,33 @@ pub(crate) struct Sigmoid;
 
 impl Map for Sigmoid {
     #[inline(always)]
-    fn of<S: Simd>(s: S, x: S::F) -> S::F {
+    fn of<S: Simd>(&self, s: S, x: S::F) -> S::F {
         sigmoid(s, x)
     }
 }
 
 /// Replaces each element by its image.
 #[inline(always)]
-pub(crate) fn map<S: Simd, M: Map>(s: S, x: &mut [f32]) {
+pub(crate) fn map<S: Simd>(s: S, map: &impl Map, x: &mut [f32]) {
     let mut parts = x.chunks_exact_mut(WIDE);
     for part in &mut parts {
-        map_wide::<S, M>(s, part);
+        map_wide(s, map, part);
     }
     let rest = parts.into_remainder();
     let mut padded = [0.0; WIDE];
     padded[..rest.len()].copy_from_slice(rest);
-    map_wide::<S, M>(s, &mut padded);
+    map_wide(s, map, &mut padded);
     rest.copy_from_slice(&padded[..rest.len()]);
 }
 
 #[inline(always)]
-fn map_wide<S: Simd, M: Map>(s: S, x: &mut [f32]) {
+fn map_wide<S: Simd>(s: S, map: &impl Map, x: &mut [f32]) {
     assert_eq!(x.len(), WIDE);
     for lane in (0..WIDE).step_by(S::LANES) {
         // SAFETY: there are as many floats, and `LANES` divides them.
         unsafe {
             let at = x.as_mut_ptr().add(lane);
-            s.store(at, M::of(s, s.load(at)));
+            s.store(at, map.of(s, s.load(at)));
         }
     }
 }

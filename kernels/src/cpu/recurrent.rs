@@ -234,7 +234,7 @@ impl Kernel for Conv<'_> {
             }
             match layer.spec {
                 RecurrentSpec::GatedDelta(_) => {
-                    math::map::<S, math::Silu>(s, sums);
+                    math::map(s, &math::Silu, sums);
                     part(first).copy_from_slice(sums);
                 }
                 RecurrentSpec::ShortConv(ShortConvSpec { .. }) => {
@@ -325,7 +325,7 @@ impl Kernel for DeltaHead<'_> {
             let mean = math::sum_of_squares(s, output) / v_dim as f32;
             let scale = 1.0 / (mean + self.layer.eps).sqrt();
             change.copy_from_slice(z);
-            math::map::<S, math::Silu>(s, &mut change);
+            math::map(s, &math::Silu, &mut change);
             let opened = output.iter_mut().zip(&weights.norm).zip(&change);
             opened.for_each(|((o, w), z)| *o = *o * scale * w * z);
         }
@@ -359,7 +359,7 @@ impl Kernel for Open<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        math::map::<S, math::Sigmoid>(s, self.gates);
+        math::map(s, &math::Sigmoid, self.gates);
         let opened = self.attended.iter_mut().zip(self.gates);
         opened.for_each(|(x, gate)| *x *= *gate);
     }

@@ -1,9 +1,9 @@
 //! What is left to do with logits.
 
 use super::for_rows;
-use crate::cpu::math;
+use crate::cpu::math::{self, Map};
 use crate::cpu::shared::SharedSlice;
-use crate::cpu::simd::{Isa, Kernel, Simd, WIDE};
+use crate::cpu::simd::{Isa, Kernel, Simd};
 use crate::cpu::threads::{Pool, TaskPanic};
 
 /// Multiplies rows of `width` logits, then caps them.
@@ -17,50 +17,40 @@ pub(crate) fn finish_logits(
     let rows = logits.len() / width;
     let logits = SharedSlice::new(logits);
     for_rows(pool, rows, width, |first, end| {
-        isa.run(Finish {
+        isa.run(Rows {
             // SAFETY: ranges of rows are disjoint.
             logits: unsafe { logits.slice(first * width, (end - first) * width) },
-            multiplier,
-            cap,
+            finish: Finish { multiplier, cap },
         });
     })
 }
 
-struct Finish<'a> {
+struct Rows<'a> {
     logits: &'a mut [f32],
+    finish: Finish,
+}
+
+impl Kernel for Rows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        math::map(s, &self.finish, self.logits);
+    }
+}
+
+struct Finish {
     multiplier: f32,
     cap: Option<f32>,
 }
 
-impl Kernel for Finish<'_> {
-    type Output = ();
+impl Map for Finish {
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let mut parts = self.logits.chunks_exact_mut(WIDE);
-        for part in &mut parts {
-            wide(s, part, self.multiplier, self.cap);
-        }
-        let rest = parts.into_remainder();
-        let mut padded = [0.0; WIDE];
-        padded[..rest.len()].copy_from_slice(rest);
-        wide(s, &mut padded, self.multiplier, self.cap);
-        rest.copy_from_slice(&padded[..rest.len()]);
-    }
-}
-
-#[inline(always)]
-fn wide<S: Simd>(s: S, x: &mut [f32], multiplier: f32, cap: Option<f32>) {
-    assert_eq!(x.len(), WIDE);
-    for lane in (0..WIDE).step_by(S::LANES) {
-        // SAFETY: there are as many floats, and `LANES` divides them.
-        unsafe {
-            let at = x.as_mut_ptr().add(lane);
-            let scaled = s.mul(s.load(at), s.splat(multiplier));
-            let value = match cap {
-                Some(cap) => math::soft_cap(s, scaled, cap),
-                None => scaled,
-            };
-            s.store(at, value);
+    fn of<S: Simd>(&self, s: S, x: S::F) -> S::F {
+        let scaled = s.mul(x, s.splat(self.multiplier));
+        match self.cap {
+            Some(cap) => math::soft_cap(s, scaled, cap),
+            None => scaled,
         }
     }
 }
