@@ -113,6 +113,12 @@ impl Scheduler {
     }
 
     fn check_sequences(&self) -> Result<(), String> {
+        let taken = self.seqs.iter().filter(|(_, seq)| seq.states.has_taken());
+        let (taken, slots) = (taken.count(), self.blocks.states_taken());
+        ensure!(
+            taken == slots,
+            "{taken} sequences have taken {slots} states"
+        );
         for (key, seq) in self.seqs.iter() {
             let (id, choice) = (seq.request, seq.choice);
             let slices = || self.in_flight.iter().flat_map(|step| &step.slices);

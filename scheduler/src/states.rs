@@ -14,6 +14,8 @@ use crate::slab::Key;
 /// What is to be kept of a sequence's states, and what has been.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StateMarks {
+    /// The position that it began at; `None`: no states are kept of it.
+    begun: Option<u32>,
     /// Positions in the prompt behind which a state is to be kept, rising; 0: none.
     at: [u32; 2],
     /// A slot that was taken, and the position that its state stands for: the tokens before are
@@ -31,9 +33,15 @@ impl StateMarks {
         let last = known.saturating_sub(1) / block * block;
         let above = |mark: u32| if mark > cached { mark } else { 0 };
         Self {
+            begun: Some(cached),
             at: [above(alike.min(last)), above(last)],
             ..Self::default()
         }
+    }
+
+    /// Whether it has a slot whose state is not kept yet.
+    pub(crate) fn has_taken(&self) -> bool {
+        self.taken.is_some()
     }
 
     /// How many of `len` tokens from `position` on are computed at once: up to the next mark.
@@ -44,8 +52,9 @@ impl StateMarks {
 
     /// Whether the state behind `position` tokens is to be kept: of an answer at every whole block.
     fn is_wanted(&self, position: u32, prompt_len: u32) -> bool {
-        let is_whole = position > 0 && position.is_multiple_of(BLOCK_TOKENS as u32);
-        is_whole && (position > prompt_len || self.at.contains(&position))
+        let is_new = self.begun.is_some_and(|begun| position > begun);
+        let is_whole = position.is_multiple_of(BLOCK_TOKENS as u32);
+        is_new && is_whole && (position > prompt_len || self.at.contains(&position))
     }
 }
 
@@ -64,28 +73,36 @@ impl Scheduler {
             self.state_copies.push((state, resident.slot.0));
         }
         let seq = &mut self.seqs[key];
-        seq.states = StateMarks::new(seq.computed, alike as u32, seq.known());
+        let has_slots = self.blocks.config().states.is_some_and(|s| s.count > 0);
+        seq.states = match has_slots && !seq.options.is_private {
+            true => StateMarks::new(seq.computed, alike as u32, seq.known()),
+            false => StateMarks::default(),
+        };
     }
 
     /// The next step computes tokens of a sequence: before that its state is kept, if it is to be.
     pub(crate) fn take_state(&mut self, key: Key) {
-        let seq = &self.seqs[key];
+        let seq = &mut self.seqs[key];
         let position = seq.computed;
-        let Some(resident) = seq.resident.filter(|_| self.has_states()) else {
+        let Some(resident) = seq.resident else {
             return;
         };
-        let is_wanted = seq.states.is_wanted(position, seq.prompt_len);
         // One at a time: another is taken before its tokens are in the cache only where more than
         // two steps are in flight.
-        if seq.options.is_private || !is_wanted || seq.states.taken.is_some() {
+        let is_wanted = seq.states.is_wanted(position, seq.prompt_len);
+        if !is_wanted || seq.states.has_taken() {
             return;
+        }
+        // An answer has one state, so that answers do not push out those of prompts.
+        let before = seq.states.answer.take();
+        if let Some(before) = before {
+            self.blocks.forget_state(before);
         }
         let Some(slot) = self.blocks.take_state() else {
             return;
         };
         self.state_copies.push((resident.slot.0, slot));
-        let seq = &mut self.seqs[key];
-        seq.states.taken = Some((position, slot));
+        self.seqs[key].states.taken = Some((position, slot));
         self.keep_state(key);
     }
 
@@ -100,14 +117,8 @@ impl Scheduler {
         }
         seq.states.taken = None;
         let is_answer = position > seq.prompt_len;
-        let before = seq.states.answer.filter(|_| is_answer);
         let kept = self.blocks.keep_state(resident.id, slot);
-        if let Some(before) = before {
-            self.blocks.forget_state(before);
-        }
-        if is_answer {
-            self.seqs[key].states.answer = kept;
-        }
+        self.seqs[key].states.answer = kept.filter(|_| is_answer);
     }
 
     /// A sequence gives up its memory, or what is computed and not committed.

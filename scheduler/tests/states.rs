@@ -8,11 +8,15 @@ use ebb_scheduler::{Config, Event, Request, RequestId, StepPlan};
 
 /// Slots 0 to 7 are sequences', 8 to 11 are for states that are kept.
 fn harness() -> Harness {
+    harness_of(4)
+}
+
+fn harness_of(count: u32) -> Harness {
     let limits = Config {
         max_running: 8,
         ..config()
     };
-    let states = Some(StateSlots { first: 8, count: 4 });
+    let states = Some(StateSlots { first: 8, count });
     let pool = PoolConfig {
         states,
         ..pool(1000)
@@ -63,6 +67,32 @@ fn a_prompt_ends_a_chunk_at_its_last_whole_block_and_keeps_the_state_there() {
     );
     assert_eq!(slices[0], (256, 44));
     assert_eq!(copies, [(8, 0)]);
+}
+
+#[test]
+fn without_slots_prompts_are_not_cut() {
+    let mut h = harness_of(0);
+    let (slices, copies) = serve(&mut h, request(1, 300, 4));
+    assert_eq!((slices[0], copies), ((0, 300), vec![]));
+}
+
+#[test]
+fn an_answer_takes_no_second_slot_and_none_for_a_state_that_it_began_with() {
+    let mut h = harness_of(2);
+    serve(&mut h, request(1, 300, 4));
+    // An answer over three blocks has one state at a time, and that of the prompt stays.
+    let (slices, copies) = serve(&mut h, request(2, 100, 300));
+    let kept: Vec<_> = copies.iter().map(|(_, slot)| *slot).collect();
+    assert_eq!((slices[0], kept), ((0, 100), vec![9, 9, 9]));
+    let known = [&request(2, 100, 300).prompt[..], &vec![7; 299]].concat();
+    // What goes on behind it begins with it, and takes a slot at its own last whole block alone.
+    let (slices, copies) = serve(&mut h, Request::new(RequestId(3), known[..385].to_vec(), 4));
+    assert_eq!((slices[0], copies), ((384, 1), vec![(9, 0)]));
+    let (slices, _) = serve(
+        &mut h,
+        Request::new(RequestId(4), request(1, 300, 4).prompt, 4),
+    );
+    assert_eq!(slices[0], (256, 44));
 }
 
 #[test]

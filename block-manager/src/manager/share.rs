@@ -115,6 +115,12 @@ impl BlockManager {
         self.states.take(&mut self.index)
     }
 
+    /// Slots that were taken, and neither kept nor given back.
+    pub fn states_taken(&self) -> usize {
+        let slots = self.config.states.map_or(0, |slots| slots.count as usize);
+        slots - self.states.unused().len() - self.states.kept().len()
+    }
+
     /// Gives back a slot that was taken, and not kept.
     pub fn give_state(&mut self, slot: u32) {
         self.states.give(slot);

@@ -136,10 +136,14 @@ impl PrefixCursor {
         while used > 0 {
             let (last, _) = self.matched[used - 1];
             let state = prefixes.index.get(last).state;
-            if state.is_some_and(|state| state.bits >= min_bits.0) {
-                return used;
+            if state.is_none_or(|state| state.bits < min_bits.0) {
+                used -= 1;
+                continue;
             }
-            used = self.longest_whole(prefixes, used - 1);
+            match self.longest_whole(prefixes, used) {
+                whole if whole == used => return used,
+                shorter => used = shorter,
+            }
         }
         0
     }
