@@ -84,16 +84,18 @@ impl Streams {
         Ok(shortest(budget, || self.backend.step(&input).map(|_| ()))?)
     }
 
-    /// Bytes of weights and pages that a decode step must read.
+    /// Bytes of weights and pages that a decode step must read, and of states, which it writes too.
     pub(super) fn bytes_per_step(&self, streams: usize, context: usize) -> f64 {
-        let token = self.backend.spec().kv_geometry().token_bytes();
-        self.backend.weight_bytes_per_step() as f64 + (streams * context * token) as f64
+        let spec = self.backend.spec();
+        let token = spec.kv_geometry().token_bytes();
+        let states = 2 * spec.state_floats() * size_of::<f32>();
+        self.backend.weight_bytes_per_step() as f64 + (streams * (context * token + states)) as f64
     }
 
     /// Floating-point operations of a step that decodes a token of each stream.
     pub(super) fn decode_flops(&self, streams: usize, context: usize) -> f64 {
         let spec = self.backend.spec();
-        let attention = 4 * spec.heads().q_width() * context * spec.layers.len();
+        let attention = 4 * spec.heads().q_width() * context * spec.attentions().count();
         // Two operations per weight, of two bytes.
         streams as f64 * (self.backend.weight_bytes_per_step() as f64 + attention as f64)
     }
@@ -102,7 +104,7 @@ impl Streams {
     pub(super) fn prefill_flops(&self, rows: usize) -> f64 {
         let spec = self.backend.spec();
         let head = 2.0 * (spec.hidden * spec.vocab) as f64;
-        let attention = 4 * spec.heads().q_width() * (rows / 2) * spec.layers.len();
+        let attention = 4 * spec.heads().q_width() * (rows / 2) * spec.attentions().count();
         let weights = self.backend.weight_bytes_per_step() as f64 - head;
         rows as f64 * (weights + attention as f64) + head
     }

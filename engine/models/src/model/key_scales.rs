@@ -133,10 +133,11 @@ impl KeyScales {
             true => 1.0,
             false => 0.0,
         };
+        let scales = &self.scales[spec.kv_layer(layer)];
         for (channel, row) in (first_row..).zip(rows.chunks_exact_mut(width)) {
             let head = channel / dim / if is_query { queries_of_head } else { 1 };
             let head = if self.heads == 1 { 0 } else { head };
-            let scale = self.scales[layer][head * pairs + channel % dim % pairs];
+            let scale = scales[head * pairs + channel % dim % pairs];
             for weight in row {
                 let exact = from + weight.to_f32();
                 let scaled = if is_query {

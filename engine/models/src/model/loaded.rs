@@ -318,7 +318,7 @@ impl LoadedModel {
             spec.refuse_beyond("PM-KVQ's key scaling", &KEY_SCALE_FEATURES)
                 .map_err(|error| error.to_string())?;
             let heads = spec.heads();
-            scales.check(spec.layers.len(), heads.kv_heads, heads.head_dim)?;
+            scales.check(spec.attentions().count(), heads.kv_heads, heads.head_dim)?;
             if scales.heads != KeyScales::heads_of(spec) {
                 return Err(
                     "this model norms its heads, so that key scales must be one for all heads"

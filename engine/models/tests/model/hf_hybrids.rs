@@ -264,6 +264,10 @@ fn lfm2_has_convolutions_where_it_says_so() {
     assert!(!conv(&model.spec).bias);
     assert_eq!(model.spec.layers[0].intermediate(), 24);
     assert_eq!(model.spec.norm_eps, 1e-5);
+    // Without a multiplier it is not rounded to whole multiples either: 2/3 of 24.
+    let fields = json!({ "full_attn_idxs": [1], "block_ffn_dim_multiplier": null });
+    let model = open(config(fields), tensors(false, 16));
+    assert_eq!(model.spec.layers[0].intermediate(), 16);
 }
 
 #[test]
@@ -296,6 +300,8 @@ fn recurrences_that_cannot_be_are_refused() {
     );
     let gate = sentence(json!({ "attn_output_gate": false }));
     assert!(gate.ends_with("supported: true"), "{gate}");
+    let act = sentence(json!({ "hidden_act": "gelu_pytorch_tanh" }));
+    assert!(act.ends_with("supported: silu"), "{act}");
     let huge = sentence(json!({ "linear_key_head_dim": 1u64 << 40 }));
     assert!(huge.contains("more than this engine supports"), "{huge}");
 }

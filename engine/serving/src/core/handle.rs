@@ -31,6 +31,8 @@ pub struct ModelInfo {
     pub device: String,
     /// Tokens a sequence may hold, prompt and answer together.
     pub max_context: usize,
+    /// Sequences that run at once.
+    pub max_running: usize,
     /// Size of the vocabulary.
     pub vocab: usize,
     /// Tokens that end an answer.

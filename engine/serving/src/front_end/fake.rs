@@ -59,6 +59,7 @@ impl Fake {
                 description: "a script, not a model".into(),
                 device: "none".into(),
                 max_context: 1000,
+                max_running: 2,
                 vocab: 500,
                 eos_token_ids: vec![2],
                 special: SpecialIds {

@@ -163,7 +163,7 @@ pub(super) fn model_info(model: &ModelInfo) -> v1::GetModelInfoResponse {
 
 /// The reply to GetServerInfo.
 pub(super) fn server_info(
-    device: &str,
+    model: &ModelInfo,
     state: &EngineState,
     uptime: Duration,
     limits: v1::ServerLimits,
@@ -183,8 +183,12 @@ pub(super) fn server_info(
         }),
         steps: state.steps,
         preemptions: state.preemptions,
-        limits: Some(limits),
-        device: device.to_owned(),
+        limits: Some(v1::ServerLimits {
+            // Fewer than asked for where states of more do not fit in memory.
+            max_running: saturate(model.max_running),
+            ..limits
+        }),
+        device: model.device.clone(),
         kv_precision: Some(kv_precision(&state.kv)),
     }
 }

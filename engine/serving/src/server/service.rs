@@ -209,9 +209,8 @@ impl<E: Engine> Ebb for EbbService<E> {
     ) -> Result<Response<v1::GetServerInfoResponse>, Status> {
         let (uptime, limits) = (self.started.elapsed(), self.limits);
         self.unary("GetServerInfo", move |engine| async move {
-            let device = &engine.model().device;
             Ok(convert::server_info(
-                device,
+                engine.model(),
                 &engine.state(),
                 uptime,
                 limits,

@@ -39,17 +39,19 @@ pub enum StartError {
         /// The least that makes sense.
         least: u64,
     },
-    /// The states of one sequence take more than half of the KV memory.
+    /// The KV memory does not hold the states of one sequence and some blocks.
     #[error(
-        "--kv-memory of {given} bytes is too small: the states of this model's recurrent layers \
-         take {state} bytes a sequence, and at most half of the KV memory is for them; give at \
-         least {least} bytes"
+        "--kv-memory of {given} bytes is too small: a sequence of this model has states of \
+         {state} bytes in its recurrent layers, and one block of {BLOCK_TOKENS} tokens takes \
+         {block} bytes; give at least {least} bytes"
     )]
     States {
         /// Bytes given.
         given: u64,
         /// Bytes of the states of a sequence.
         state: u64,
+        /// Bytes of a 16-bit block.
+        block: u64,
         /// The least that makes sense.
         least: u64,
     },

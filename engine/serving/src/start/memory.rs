@@ -86,7 +86,8 @@ pub(super) struct StateMemory {
 /// none.
 ///
 /// # Errors
-/// When the states of one sequence do not fit.
+/// When half of it does not hold the states of one sequence, or a quarter two blocks: what is left
+/// for blocks is at least that.
 pub(super) fn states(
     spec: &ModelSpec,
     kv_bytes: u64,
@@ -97,14 +98,17 @@ pub(super) fn states(
     if state == 0 {
         return Ok(None);
     }
-    let fit = usize::try_from(kv_bytes / 2 / state).unwrap_or(usize::MAX);
-    if fit == 0 {
+    let block = spec.kv_geometry().block_bytes() as u64;
+    let least = 2 * state.max(4 * block);
+    if kv_bytes < least {
         return Err(StartError::States {
             given: kv_bytes,
             state,
-            least: 2 * state,
+            block,
+            least,
         });
     }
+    let fit = usize::try_from(kv_bytes / 2 / state).unwrap_or(usize::MAX);
     let max_running = max_running.min(fit);
     let left = kv_bytes - max_running as u64 * state;
     let kept = match prefix_cache {
@@ -205,7 +209,7 @@ fn longest(pool: &PoolConfig, limits: &Config) -> usize {
 #[cfg(test)]
 mod tests {
     use ebb_kernels::kv::{KvGeometry, WindowedLayers};
-    use ebb_kernels::model::{Mixer, RecurrentSpec, Rope, ShortConvSpec, UniformModel};
+    use ebb_kernels::model::{GatedDeltaSpec, Mixer, RecurrentSpec, Rope, UniformModel};
     use ebb_scheduler::{Event, Mode, Notice, RejectReason, Request, RequestId, Scheduler};
 
     use super::*;
@@ -227,13 +231,15 @@ mod tests {
         }
         .spec();
         assert_eq!(states(&spec, 1 << 20, 8, true).unwrap(), None);
-        let conv = ShortConvSpec {
-            taps: 3,
-            bias: false,
-        };
-        spec.layers[1].mixer = Mixer::Recurrent(RecurrentSpec::ShortConv(conv));
-        // Two tokens of 64 channels.
-        let state = 2 * 64 * 4;
+        spec.layers[1].mixer = Mixer::Recurrent(RecurrentSpec::GatedDelta(GatedDeltaSpec {
+            k_heads: 16,
+            v_heads: 16,
+            k_dim: 256,
+            v_dim: 256,
+            taps: 2,
+        }));
+        // One token of all queries, keys and values, and a matrix of each head.
+        let state = 4 * (3 * 16 * 256 + 16 * 256 * 256);
         let of = |states: u64, max_running, prefix_cache| {
             let found = super::states(&spec, states * state, max_running, prefix_cache);
             let found = found.unwrap().unwrap();
@@ -248,8 +254,18 @@ mod tests {
         assert_eq!(of(6, 4, true), (3, 1));
         assert_eq!(of(100, 80, false), (50, 0));
         let error = super::states(&spec, 2 * state - 1, 8, true).unwrap_err();
-        let said = error.to_string();
-        assert!(said.contains("give at least 1024 bytes"), "{said}");
+        let (said, least) = (error.to_string(), 2 * state);
+        assert!(
+            said.ends_with(&format!("give at least {least} bytes")),
+            "{said}"
+        );
+        // A smaller state, so that it is the blocks that do not fit: eight of 32 KiB.
+        if let Mixer::Recurrent(RecurrentSpec::GatedDelta(delta)) = &mut spec.layers[1].mixer {
+            (delta.k_dim, delta.v_dim) = (16, 16);
+        }
+        let least = 8 * spec.kv_geometry().block_bytes() as u64;
+        super::states(&spec, least, 8, true).unwrap();
+        super::states(&spec, least - 1, 8, true).unwrap_err();
     }
 
     /// Whether a scheduler takes a request for the longest answer that ends at so many tokens.

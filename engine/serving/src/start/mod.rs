@@ -146,6 +146,7 @@ pub fn start_on(
         name,
         aliases: names.collect(),
         max_context,
+        max_running: limits.max_running,
         vocab: model.spec.vocab,
         eos_token_ids: model.end_ids.clone(),
         special: tokenizer.special(),

@@ -37,6 +37,7 @@ impl Checks {
                 description: "no model".into(),
                 device: "none".into(),
                 max_context: 1000,
+                max_running: 2,
                 vocab: VOCAB,
                 eos_token_ids: vec![2, 7],
                 special: SpecialIds::default(),

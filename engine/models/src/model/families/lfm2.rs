@@ -20,8 +20,7 @@ pub(super) static FAMILY: Family = Family {
         }"#,
         constants: r#"{
             "norm_eps": 1e-5, "rope_theta": 1000000.0, "conv_L_cache": 3,
-            "block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0,
-            "block_auto_adjust_ff_dim": true
+            "block_multiple_of": 256, "block_auto_adjust_ff_dim": true
         }"#,
     }],
     hf_spec,
@@ -91,8 +90,13 @@ fn intermediate(config: &HfConfig, nominal: usize) -> Result<usize, Refusal> {
         return Ok(nominal);
     }
     let adjusted = nominal.saturating_mul(2) / 3;
-    let multiplier = config.number("block_ffn_dim_multiplier")?.unwrap_or(1.0);
+    let multiplier = config.number_unless_null("block_ffn_dim_multiplier", 1.0)?;
+    let Some(multiplier) = multiplier else {
+        return Ok(adjusted);
+    };
     let adjusted = (multiplier * adjusted as f64) as usize;
-    let multiple = config.interval("block_multiple_of", 256)?;
-    Ok(adjusted.div_ceil(multiple).saturating_mul(multiple))
+    match config.size("block_multiple_of")?.unwrap_or(256) {
+        0 => Err(Refusal::invalid("block_multiple_of", 0, "a width above 0")),
+        multiple => Ok(adjusted.div_ceil(multiple).saturating_mul(multiple)),
+    }
 }

@@ -423,26 +423,8 @@ pub(crate) fn llama_gguf(tensor: TensorName) -> StoredTensor {
         LayerTensor::QNorm => "attn_q_norm.weight",
         LayerTensor::KNorm => "attn_k_norm.weight",
         LayerTensor::Sinks => "attn_sinks.weight",
-        LayerTensor::OutputGate => "attn_gate.weight",
         LayerTensor::O => "attn_output.weight",
         LayerTensor::OBias => "attn_output.bias",
-        LayerTensor::DeltaQ => "ssm_q.weight",
-        LayerTensor::DeltaK => "ssm_k.weight",
-        LayerTensor::DeltaV => "ssm_v.weight",
-        LayerTensor::DeltaZ => "ssm_z.weight",
-        LayerTensor::DeltaB => "ssm_beta.weight",
-        LayerTensor::DeltaA => "ssm_alpha.weight",
-        LayerTensor::DeltaConv => "ssm_conv1d.weight",
-        LayerTensor::DeltaDecay => "ssm_a",
-        LayerTensor::DeltaDecayBias => "ssm_dt.bias",
-        LayerTensor::DeltaNorm => "ssm_norm.weight",
-        LayerTensor::DeltaOut => "ssm_out.weight",
-        LayerTensor::ConvIn => "shortconv.in_proj.weight",
-        LayerTensor::ConvInBias => "shortconv.in_proj.bias",
-        LayerTensor::Conv => "shortconv.conv.weight",
-        LayerTensor::ConvBias => "shortconv.conv.bias",
-        LayerTensor::ConvOut => "shortconv.out_proj.weight",
-        LayerTensor::ConvOutBias => "shortconv.out_proj.bias",
         LayerTensor::AttnPostNorm => "post_attention_norm.weight",
         LayerTensor::AttnPostNormBias => "post_attention_norm.bias",
         LayerTensor::MlpNorm => "ffn_norm.weight",
@@ -465,6 +447,26 @@ pub(crate) fn llama_gguf(tensor: TensorName) -> StoredTensor {
         LayerTensor::SharedUp => "ffn_up_shexp.weight",
         LayerTensor::SharedDown => "ffn_down_shexp.weight",
         LayerTensor::SharedScore => "ffn_gate_inp_shexp.weight",
+        LayerTensor::OutputGate
+        | LayerTensor::DeltaQ
+        | LayerTensor::DeltaK
+        | LayerTensor::DeltaV
+        | LayerTensor::DeltaZ
+        | LayerTensor::DeltaB
+        | LayerTensor::DeltaA
+        | LayerTensor::DeltaConv
+        | LayerTensor::DeltaDecay
+        | LayerTensor::DeltaDecayBias
+        | LayerTensor::DeltaNorm
+        | LayerTensor::DeltaOut
+        | LayerTensor::ConvIn
+        | LayerTensor::ConvInBias
+        | LayerTensor::Conv
+        | LayerTensor::ConvBias
+        | LayerTensor::ConvOut
+        | LayerTensor::ConvOutBias => {
+            unreachable!("no family of GGUF files has gated attention or recurrent layers yet")
+        }
     };
     StoredTensor::own(tensor, format!("blk.{layer}.{part}"))
 }

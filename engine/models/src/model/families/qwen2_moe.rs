@@ -8,7 +8,6 @@ use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
 use crate::model::hf::config::{HfDefaults, WindowRule};
 
-const SHARED: &str = "shared_expert_intermediate_size";
 const GGUF_SHARED: &str = "expert_shared_feed_forward_length";
 
 pub(super) static FAMILY: Family = Family {
@@ -36,13 +35,7 @@ pub(super) static FAMILY: Family = Family {
         let windowed = config.size("max_window_layers")?.unwrap_or(28);
         let has_window = |layer| layer % 2 == 0 && layer < windowed;
         config.put_windows(&mut spec, WindowRule::IfFlagged, has_window)?;
-        let mut experts = config.experts("moe_intermediate_size", config.softmax_routing()?)?;
-        let intermediate = config.size(SHARED)?;
-        experts.shared = Some(SharedExpert {
-            intermediate: intermediate.ok_or_else(|| Refusal::Missing(SHARED.to_owned()))?,
-            gated: true,
-        });
-        put_experts(&mut spec, &experts, config.sparse_layers()?);
+        config.put_gated_experts(&mut spec)?;
         Ok(spec)
     },
     hf_tensor: llama_hf,

@@ -22,7 +22,7 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let mut spec = qwen3_next::hybrid(config)?;
-        qwen3_next::put_shared_experts(config, &mut spec)?;
+        config.put_gated_experts(&mut spec)?;
         Ok(spec)
     },
     hf_tensor: qwen3_5_text::hf_tensor,

@@ -2,18 +2,16 @@
 //! gate behind it; experts everywhere, and one beside them that every token goes through.
 
 use ebb_kernels::model::{
-    GatedDeltaSpec, LayerTensor, Mixer, ModelSpec, QkNorm, RecurrentSpec, SharedExpert, TensorName,
+    Activation, GatedDeltaSpec, LayerTensor, Mixer, ModelSpec, QkNorm, RecurrentSpec, TensorName,
 };
 
 use super::{Family, StoredTensor, TextType, llama_hf};
 use crate::model::error::Refusal;
-use crate::model::experts::put_experts;
 use crate::model::hf::config::{HfConfig, HfDefaults};
 
 /// One layer of so many has attention, unless the configuration says otherwise.
 const FULL_INTERVAL: usize = 4;
 
-const SHARED: &str = "shared_expert_intermediate_size";
 const Q: &[LayerTensor] = &[LayerTensor::Q, LayerTensor::OutputGate];
 const QKVZ: &[LayerTensor] = &[
     LayerTensor::DeltaQ,
@@ -42,7 +40,7 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let mut spec = hybrid(config)?;
-        put_shared_experts(config, &mut spec)?;
+        config.put_gated_experts(&mut spec)?;
         Ok(spec)
     },
     hf_tensor: |name| {
@@ -73,19 +71,20 @@ pub(super) fn hybrid(config: &HfConfig) -> Result<ModelSpec, Refusal> {
         return Err(Refusal::unsupported("attn_output_gate", false, "true"));
     }
     let mut model = config.uniform(&defaults)?;
+    if model.activation != Activation::Silu {
+        // Convolutions have the same.
+        let found = r#""gelu_pytorch_tanh""#;
+        return Err(Refusal::unsupported("hidden_act", found, "silu"));
+    }
     model.qk_norm = QkNorm::PerHead;
     let mut spec = model.spec();
     spec.norms.from_one = true;
-    let size = |key: &str| {
-        let size = config.size(key)?;
-        size.ok_or_else(|| Refusal::Missing(key.to_owned()))
-    };
     let delta = GatedDeltaSpec {
-        k_heads: size("linear_num_key_heads")?,
-        v_heads: size("linear_num_value_heads")?,
-        k_dim: size("linear_key_head_dim")?,
-        v_dim: size("linear_value_head_dim")?,
-        taps: size("linear_conv_kernel_dim")?,
+        k_heads: config.required_size("linear_num_key_heads")?,
+        v_heads: config.required_size("linear_num_value_heads")?,
+        k_dim: config.required_size("linear_key_head_dim")?,
+        v_dim: config.required_size("linear_value_head_dim")?,
+        taps: config.required_size("linear_conv_kernel_dim")?,
     };
     let layers = spec.layers.len();
     let interval = config.interval("full_attention_interval", FULL_INTERVAL)?;
@@ -99,18 +98,6 @@ pub(super) fn hybrid(config: &HfConfig) -> Result<ModelSpec, Refusal> {
         }
     }
     Ok(spec)
-}
-
-/// Experts, and a gated one that every token goes through.
-pub(super) fn put_shared_experts(config: &HfConfig, spec: &mut ModelSpec) -> Result<(), Refusal> {
-    let mut experts = config.experts("moe_intermediate_size", config.softmax_routing()?)?;
-    let intermediate = config.size(SHARED)?;
-    experts.shared = Some(SharedExpert {
-        intermediate: intermediate.ok_or_else(|| Refusal::Missing(SHARED.to_owned()))?,
-        gated: true,
-    });
-    put_experts(spec, &experts, config.sparse_layers()?);
-    Ok(())
 }
 
 /// Names of checkpoints whose queries lie beside what opens attention's output.

@@ -1,10 +1,10 @@
 //! The fields of config.json about experts.
 
-use ebb_kernels::model::{Activation, ExpertsSpec, Routing};
+use ebb_kernels::model::{Activation, ExpertsSpec, ModelSpec, Routing, SharedExpert};
 
 use super::config::{HfConfig, HfDefaults};
 use crate::model::error::Refusal;
-use crate::model::experts::plain_experts;
+use crate::model::experts::{plain_experts, put_experts};
 
 /// What the number of experts is called, which differs between families and their versions.
 const EXPERTS: [&str; 3] = ["num_experts", "num_local_experts", "n_routed_experts"];
@@ -45,6 +45,18 @@ impl HfConfig {
         })
     }
 
+    /// Puts experts into the layers that have them, and beside them one that every token goes
+    /// through, as far as its gate lets it.
+    pub(crate) fn put_gated_experts(&self, spec: &mut ModelSpec) -> Result<(), Refusal> {
+        let mut experts = self.experts("moe_intermediate_size", self.softmax_routing()?)?;
+        experts.shared = Some(SharedExpert {
+            intermediate: self.required_size("shared_expert_intermediate_size")?,
+            gated: true,
+        });
+        put_experts(spec, &experts, self.sparse_layers()?);
+        Ok(())
+    }
+
     /// Which layers have experts where `mlp_only_layers` and `decoder_sparse_step` say so.
     pub(crate) fn sparse_layers(&self) -> Result<impl Fn(usize) -> bool, Refusal> {
         let dense = self.sizes("mlp_only_layers")?.unwrap_or_default();
@@ -52,7 +64,8 @@ impl HfConfig {
         Ok(move |layer| !dense.contains(&layer) && (layer + 1) % step == 0)
     }
 
-    fn required_size(&self, key: &str) -> Result<usize, Refusal> {
+    /// A whole number that has to be there.
+    pub(crate) fn required_size(&self, key: &str) -> Result<usize, Refusal> {
         self.size(key)?
             .ok_or_else(|| Refusal::Missing(key.to_owned()))
     }

@@ -153,6 +153,7 @@ fn started(backend: Fake, frames: u32, parts: Parts) -> EngineHandle {
             description: String::new(),
             device: String::new(),
             max_context: 512,
+            max_running,
             vocab: VOCAB,
             eos_token_ids: vec![END],
             special: SpecialIds::default(),
