@@ -64,7 +64,7 @@ pub fn run(
             seqs: largest,
             blocks: largest * longest.div_ceil(128),
         },
-        states: largest,
+        states: 0,
         logit_rows: largest,
         graph_rows_max: largest,
         tune,

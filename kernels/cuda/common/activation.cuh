@@ -7,6 +7,8 @@ namespace ebb {
 // Which: `Activation::code` of the host.
 constexpr uint32_t kSilu = 1, kGeluTanh = 2;
 
+__device__ __forceinline__ float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
+
 __device__ __forceinline__ float silu(float x) { return x / (1.f + __expf(-x)); }
 
 // x / 2 (1 + tanh(u)) with u = sqrt(2 / pi) (x + 0.044715 x^3), as x / (1 + e^(-2 u)).

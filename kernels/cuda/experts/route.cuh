@@ -1,6 +1,7 @@
 // Which experts a row goes to: from a router's products to a choice and its weights, as
 // src/model/routing.rs has it, operation by operation in the same order of experts.
 #pragma once
+#include "../common/activation.cuh"
 #include "../common/kernel.cuh"
 #include "../common/ptx.cuh"
 #include "../common/reduce.cuh"
@@ -78,7 +79,7 @@ __device__ __forceinline__ void route(const RouteParams& p, uint32_t row, float*
   float sum = 0.f;
   if (p.scores != 2) {
     for (uint32_t e = lane; e < p.experts; e += 32) {
-      scores[e] = p.scores == 0 ? expf(scores[e] - top) : 1.f / (1.f + expf(-scores[e]));
+      scores[e] = p.scores == 0 ? expf(scores[e] - top) : sigmoid(scores[e]);
       sum += scores[e];
     }
     sum = warp_sum(sum);

@@ -1,4 +1,5 @@
 // What is done to each token's row of f32 values on the way to loss gradients and back.
+#include "../common/activation.cuh"
 #include "../common/kernel.cuh"
 #include "../common/ptx.cuh"
 
@@ -42,8 +43,6 @@ struct GradSwigluParams {
   uint64_t width;
 };
 static_assert(sizeof(GradSwigluParams) == 24);
-
-__device__ __forceinline__ float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 
 }  // namespace ebb
 

@@ -74,9 +74,9 @@ constexpr int kConvRows = 8;
 
 template <bool Short>
 __device__ __forceinline__ void convolve(const ConvParams& p) {
-  if (blockIdx.y >= *p.states.seq_count) return;
-  const StepSeq seq = p.states.seqs[blockIdx.y];
-  const uint32_t channel = blockIdx.x * 256 + threadIdx.x;
+  if (blockIdx.x >= *p.states.seq_count) return;
+  const StepSeq seq = p.states.seqs[blockIdx.x];
+  const uint32_t channel = blockIdx.y * 256 + threadIdx.x;
   if (channel >= p.channels) return;
   float* const state = p.states.of(seq) + channel;
   // Fewer taps are the last ones.
@@ -171,7 +171,7 @@ struct DeltaReader {
   float q[kDeltaPerLane], k[kDeltaPerLane], v[kDeltaPerLane], a, b;
 
   __device__ __forceinline__ void load(const DeltaParams& p, const bf16* row, uint32_t lane) {
-    const uint32_t head = blockIdx.x, k_width = p.k_heads * p.k_dim;
+    const uint32_t head = blockIdx.y, k_width = p.k_heads * p.k_dim;
     const uint32_t k_head = head / (p.v_heads / p.k_heads);
     const bf16* const queries = row + k_head * p.k_dim;
     const bf16* const values = row + 2 * k_width + head * p.v_dim;
@@ -215,7 +215,7 @@ struct DeltaReader {
     const float x = a + decay_bias;
     to.q_dot_k = dot;
     to.decay = expf(rate * (x > 20.f ? x : log1pf(expf(x))));
-    to.strength = 1.f / (1.f + expf(-b));
+    to.strength = sigmoid(b);
   }
 };
 
@@ -223,12 +223,15 @@ __device__ __forceinline__ float both_halves(const bf16* halves, uint32_t len, u
   return __bfloat162float(halves[at]) + __bfloat162float(halves[len + at]);
 }
 
+// All threads of a CTA, in whichever of its parts they are.
+__device__ __forceinline__ void delta_sync() { named_barrier_sync(1, kDeltaThreads); }
+
 __device__ __forceinline__ void delta_rule(const DeltaParams& p) {
   __shared__ DeltaRow rows[2];
   __shared__ float outs[2][kDeltaDim];
-  if (blockIdx.y >= *p.states.seq_count) return;
-  const StepSeq seq = p.states.seqs[blockIdx.y];
-  const uint32_t head = blockIdx.x, lane = threadIdx.x % 32, v_dim = p.v_dim;
+  if (blockIdx.x >= *p.states.seq_count) return;
+  const StepSeq seq = p.states.seqs[blockIdx.x];
+  const uint32_t head = blockIdx.y, lane = threadIdx.x % 32, v_dim = p.v_dim;
   const uint64_t stride = p.in_width;
   const bf16* const first = p.heads + seq.first_row * stride;
   if (threadIdx.x < kDeltaOwners) {
@@ -242,7 +245,7 @@ __device__ __forceinline__ void delta_rule(const DeltaParams& p) {
 #pragma unroll
     for (int i = 0; i < kDeltaRows; i++)
       state[i] = i < owned && seq.position > 0 ? mine[i * v_dim] : 0.f;
-    __syncthreads();
+    delta_sync();
     for (uint32_t t = 0; t <= seq.rows; t++) {
       if (t < seq.rows) {
         const DeltaRow& row = rows[t % 2];
@@ -278,7 +281,7 @@ __device__ __forceinline__ void delta_rule(const DeltaParams& p) {
         }
         if (is_column && part == 0) outs[t % 2][column] = fmaf(row.q_dot_k, change, decay * of_q);
       }
-      __syncthreads();
+      delta_sync();
     }
     float* const end = disguised(mine);
 #pragma unroll
@@ -291,13 +294,13 @@ __device__ __forceinline__ void delta_rule(const DeltaParams& p) {
     reader.load(p, first, lane);
     reader.store(p, rows[0], rate, decay_bias, lane);
     if (seq.rows > 1) reader.load(p, first + stride, lane);
-    __syncthreads();
+    delta_sync();
     for (uint32_t t = 0; t <= seq.rows; t++) {
       if (t + 1 < seq.rows) {
         reader.store(p, rows[(t + 1) % 2], rate, decay_bias, lane);
         if (t + 2 < seq.rows) reader.load(p, first + (t + 2) * stride, lane);
       }
-      __syncthreads();
+      delta_sync();
     }
   } else {
     const uint64_t v_width = static_cast<uint64_t>(p.v_heads) * v_dim;
@@ -310,7 +313,7 @@ __device__ __forceinline__ void delta_rule(const DeltaParams& p) {
       weight[i] = c < v_dim ? __bfloat162float(p.norm[c]) : 0.f;
       z[i] = 0.f;
     }
-    __syncthreads();
+    delta_sync();
     for (uint32_t t = 0; t <= seq.rows; t++) {
       if (t > 0) {
         const float* const from = outs[(t - 1) % 2];
@@ -331,7 +334,7 @@ __device__ __forceinline__ void delta_rule(const DeltaParams& p) {
 #pragma unroll
         for (int i = 0; i < kDeltaPerLane; i++)
           if (lane + 32 * i < v_dim) z[i] = __bfloat162float(z_row[t * stride + lane + 32 * i]);
-      __syncthreads();
+      delta_sync();
     }
   }
 }
@@ -350,9 +353,9 @@ EBB_KERNEL(open_attended, ebb::OpenParams, 256, 1) {
   ebb::store8(p.attended + i, x);
 }
 
-// Grid of both: (channels / 256, sequences at most).
+// Grid of both: (sequences at most, channels / 256).
 EBB_KERNEL(conv_delta, ebb::ConvParams, 256, 1) { ebb::convolve<false>(p); }
 EBB_KERNEL(conv_short, ebb::ConvParams, 256, 1) { ebb::convolve<true>(p); }
 
-// Grid: (value heads, sequences at most).
+// Grid: (sequences at most, value heads).
 EBB_KERNEL(delta_rule, ebb::DeltaParams, ebb::kDeltaThreads, 1) { ebb::delta_rule(p); }

@@ -127,6 +127,14 @@ pub enum StepInputError {
         /// Tokens that its state stands for, if that is known.
         found: Option<u32>,
     },
+    /// Two sequences of a step have the same state.
+    #[error("sequence {seq} names slot {slot}, whose state another sequence of the step moves on")]
+    StateTwice {
+        /// Index of the sequence.
+        seq: usize,
+        /// The slot.
+        slot: u32,
+    },
     /// A copy of a state names a slot that there is not.
     #[error("copy {copy} of a state names slot {slot} of {slots}")]
     StateSlot {

@@ -321,13 +321,9 @@ impl Backend for CpuBackend {
         let partials = self.plans.partial_floats();
         self.scratch
             .reserve(input.tokens.len(), logit_rows, partials)?;
-        let slots = if self.states.is_needed() {
-            usize::MAX
-        } else {
-            0
-        };
-        if slots > 0 || !input.state_copies.is_empty() {
-            self.state_positions.apply(input, slots)?;
+        let slots = self.states.is_needed().then_some(usize::MAX);
+        self.state_positions.apply(input, slots)?;
+        if slots.is_some() {
             let reserved = self.states.reserve(input, self.state_positions.len());
             reserved.inspect_err(|_| self.state_positions.take_back())?;
         }

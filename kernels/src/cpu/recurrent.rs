@@ -26,16 +26,10 @@ pub(super) struct States {
 
 impl States {
     pub(super) fn new(spec: &ModelSpec) -> Self {
-        let mut floats = 0;
-        let layers = spec.layers.iter().map(|layer| {
-            let first = floats;
-            floats += layer.recurrent().map_or(0, |r| r.state_floats(spec.hidden));
-            first
-        });
         Self {
-            layers: layers.collect(),
-            floats,
+            floats: spec.state_floats(),
             slots: Vec::new(),
+            layers: spec.state_places(),
         }
     }
 

@@ -112,8 +112,6 @@ impl CudaBackend {
     /// Enqueues a checked step up to its first logits: those of all rows, unless there are more
     /// than fit.
     fn enqueue(&mut self, input: &StepInput, turn: usize) -> Result<(), CudaError> {
-        // A backend may have been started by another thread.
-        self.stream.device().bind()?;
         for copy in &input.copies {
             self.forward
                 .arena
@@ -252,10 +250,8 @@ impl CudaBackend {
         let applied = |delta: &_| step.tables.apply(delta);
         self.tables.apply(limits.layout, &input.deltas, applied)?;
         limits.check(input, &mut self.tables)?;
-        match recurrent {
-            Some(recurrent) => self.state_positions.apply(input, recurrent.slots()),
-            None => Ok(()),
-        }
+        let slots = recurrent.as_ref().map(|recurrent| recurrent.slots());
+        self.state_positions.apply(input, slots)
     }
 
     /// Bytes of the weights by what they are, the most first.
@@ -324,9 +320,9 @@ impl Backend for CudaBackend {
             self.in_flight.len() < self.depth(),
             "more steps submitted than the backend takes at once"
         );
-        self.check(input)?;
         // The thread that submits need not be the one that loaded the model.
         self.stream.device().bind()?;
+        self.check(input)?;
         let turn = self.turn;
         if let Err(error) = self.run(input, turn) {
             // What was enqueued of it may still read the host's buffers, which the next step uses.

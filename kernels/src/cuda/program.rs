@@ -389,7 +389,7 @@ fn can_join(spec: &ModelSpec) -> bool {
         bias,
     } = spec.norms;
     let is_plain = kind == NormKind::Rms && !from_one && !bias;
-    is_plain && spec.residual_multiplier == 1.0 && !spec.attentions().any(|(_, a)| a.output_gate)
+    is_plain && spec.residual_multiplier == 1.0 && !spec.has_output_gates()
 }
 
 /// The same, with all norms but the first and the last joined to the products around them.

@@ -445,17 +445,35 @@ impl ModelSpec {
         recurrent.map(|spec| spec.state_floats(self.hidden)).sum()
     }
 
+    /// Where each layer's state begins in a sequence's.
+    pub(crate) fn state_places(&self) -> Vec<usize> {
+        let floats = |layer: &LayerSpec| {
+            let recurrent = layer.recurrent();
+            recurrent.map_or(0, |spec| spec.state_floats(self.hidden))
+        };
+        let layers = self.layers.iter();
+        let places = layers.scan(0, |next, layer| {
+            let end = *next + floats(layer);
+            Some(std::mem::replace(next, end))
+        });
+        places.collect()
+    }
+
     /// Whether a layer is recurrent: sequences have states beside the KV cache.
     pub fn is_recurrent(&self) -> bool {
         self.layers.iter().any(|layer| layer.recurrent().is_some())
     }
 
+    /// Whether any attention opens what it puts out.
+    pub(crate) fn has_output_gates(&self) -> bool {
+        let mut attentions = self.attentions();
+        attentions.any(|(_, attention)| attention.output_gate)
+    }
+
     /// Whether attention's values can be rotated by its weights, for the output projection to
     /// rotate back: nothing is between the two.
     pub fn can_fold_v(&self) -> bool {
-        !self
-            .attentions()
-            .any(|(_, attention)| attention.output_gate)
+        !self.has_output_gates()
     }
 
     /// The widest MLP that every token goes through.

@@ -50,9 +50,7 @@ fn rope_tables(spec: &ModelSpec) -> usize {
 /// attention puts out; each has room for what recurrences have in its place.
 fn mixer_widths(spec: &ModelSpec) -> [usize; 3] {
     let heads = spec.heads();
-    let has_gate = spec
-        .attentions()
-        .any(|(_, attention)| attention.output_gate);
+    let has_gate = spec.has_output_gates();
     let recurrent = || spec.layers.iter().filter_map(LayerSpec::recurrent);
     let read = recurrent().map(|recurrent| recurrent.in_width(spec.hidden));
     let out = recurrent().map(|recurrent| recurrent.out_width(spec.hidden));

@@ -141,13 +141,9 @@ mod tests {
     #[cfg(feature = "cuda-emulator")]
     #[test]
     fn a_backend_takes_what_it_was_said_to_need_and_no_step_takes_more() {
-        use crate::backend::{Backend, StepInput};
-        use crate::cuda::Device;
-        use crate::cuda::selftest::{Pages, Rng};
-        use crate::model::{QkNorm, RandomWeights, Rope, UniformModel};
-        use crate::weight_formats::{Quantisation, QuantisedWeights};
+        use crate::model::{GatedDeltaSpec, Mixer, QkNorm, RecurrentSpec, Rope, UniformModel};
 
-        let spec = UniformModel {
+        let mut spec = UniformModel {
             hidden: 256,
             layers: 2,
             q_heads: 4,
@@ -164,13 +160,36 @@ mod tests {
             ..UniformModel::default()
         }
         .spec();
+        check_needs(&spec, 0);
+        spec.layers[0].attention_mut().output_gate = true;
+        spec.layers[1].mixer = Mixer::Recurrent(RecurrentSpec::GatedDelta(GatedDeltaSpec {
+            k_heads: 2,
+            v_heads: 4,
+            k_dim: 64,
+            v_dim: 64,
+            taps: 4,
+        }));
+        check_needs(&spec, 5);
+    }
+
+    /// Of a model, with so many slots for states.
+    #[cfg(feature = "cuda-emulator")]
+    fn check_needs(spec: &ModelSpec, states: usize) {
+        use crate::backend::{Backend, StepInput};
+        use crate::cuda::Device;
+        use crate::cuda::selftest::{Pages, Rng};
+        use crate::model::RandomWeights;
+        use crate::weight_formats::{Quantisation, QuantisedWeights};
+
         let layout = spec.kv_geometry().frame_layout();
         let tokens = [200, 300, 100];
         let frames = Pages::frames_for(layout, tokens);
         let mut pages = Pages::new(layout, frames, &mut Rng(1));
         pages.add(0, tokens[0]);
-        pages.add(tokens[1] - 1, 1);
-        pages.add(tokens[2] - 1, 1);
+        // A sequence with a state begins at its start.
+        let before = |tokens: usize| if states > 0 { 0 } else { tokens - 1 };
+        pages.add(before(tokens[1]), 1);
+        pages.add(before(tokens[2]), 1);
         let capacity = pages.capacity();
         let input = StepInput {
             tokens: vec![7; tokens[0] + 2],
@@ -180,7 +199,7 @@ mod tests {
         let config = CudaConfig {
             frames,
             capacity,
-            states: 0,
+            states,
             logit_rows: 4,
             graph_rows_max: 4,
             tune: true,
@@ -207,9 +226,9 @@ mod tests {
             let needs = match quantisation {
                 Some(quantisation) => {
                     let quantised = QuantisedWeights::new(random.clone(), quantisation);
-                    CudaBackend::needs(&device, &spec, &config, &quantised).unwrap()
+                    CudaBackend::needs(&device, spec, &config, &quantised).unwrap()
                 }
-                None => CudaBackend::needs(&device, &spec, &config, &random).unwrap(),
+                None => CudaBackend::needs(&device, spec, &config, &random).unwrap(),
             };
             assert_eq!(needs.weights.len(), 1 + usize::from(quantisation.is_some()));
             let weights: usize = needs.weights.iter().map(|(_, bytes)| bytes).sum();
@@ -219,14 +238,14 @@ mod tests {
             let unpacked = match quantisation {
                 Some(_) => 2 * (2 * spec.intermediate_max() * spec.hidden),
                 None => {
-                    let names = TensorName::all(&spec).into_iter();
-                    let shapes = names.map(|n| n.shape(&spec));
+                    let names = TensorName::all(spec).into_iter();
+                    let shapes = names.map(|n| n.shape(spec));
                     let values: usize = shapes.map(|s| s.iter().product::<usize>()).sum();
                     assert_eq!(held, 2 * values);
                     0
                 }
             };
-            let overhead = CudaBackend::overhead_bytes(&device, &spec, &config);
+            let overhead = CudaBackend::overhead_bytes(&device, spec, &config);
             let counted = held + unpacked + overhead + pool;
             assert!(at_start.abs_diff(counted) < 2048, "{at_start} of {counted}");
             backend.step(&input).unwrap();

@@ -72,9 +72,9 @@ struct DeltaParams {
 // SAFETY: field for field `ebb::DeltaParams` of ops/recurrent.cu.
 unsafe impl KernelParams for DeltaParams {}
 
-/// Threads of a CTA of the delta rule, those that own columns of the state first.
-const DELTA_THREADS: u32 = 576;
+/// Threads of a CTA of the delta rule that own columns of the state, and all: two warps more.
 const DELTA_OWNERS: usize = 512;
+const DELTA_THREADS: u32 = DELTA_OWNERS as u32 + 64;
 /// Values of a column that a thread owns.
 const DELTA_ROWS: usize = 32;
 /// Channels of queries, keys and values, at most.
@@ -94,7 +94,8 @@ pub(super) fn check(spec: &ModelSpec) -> Result<(), CudaError> {
             if k_dim.max(v_dim) > DELTA_DIM || lanes(delta) * v_dim > DELTA_OWNERS {
                 return unsupported(format!(
                     "states of {k_dim} by {v_dim} channels; the CUDA backend has kernels for the \
-                     delta rule of up to 128 by 128, the CPU backend (--device cpu) for any"
+                     delta rule of up to 256 channels, and 16384 values in all where those of keys \
+                     are rounded up to 32, 64, 128 or 256; use --device cpu"
                 ));
             }
         }
@@ -104,7 +105,7 @@ pub(super) fn check(spec: &ModelSpec) -> Result<(), CudaError> {
         ];
         if let Some(width) = widths.iter().find(|width| !width.is_multiple_of(8)) {
             return unsupported(format!(
-                "a recurrence of {width} channels, which is not a multiple of 8"
+                "a recurrence of {width} channels, which is not a multiple of 8; use --device cpu"
             ));
         }
     }
@@ -180,14 +181,7 @@ impl Recurrent {
         if !spec.is_recurrent() {
             return Ok(None);
         }
-        check(spec)?;
-        let mut floats = 0;
-        let layers = spec.layers.iter().map(|layer| {
-            let first = floats;
-            floats += layer.recurrent().map_or(0, |r| r.state_floats(spec.hidden));
-            first
-        });
-        let layers = layers.collect();
+        let floats = spec.state_floats();
         let what = "the states of sequences";
         Ok(Some(Self {
             conv_delta: device.kernel("conv_delta", 0)?,
@@ -196,7 +190,7 @@ impl Recurrent {
             states: DeviceBuffer::filled(device, slots * floats, 0, what)?,
             slots,
             floats,
-            layers,
+            layers: spec.state_places(),
             hidden: spec.hidden,
             eps: spec.norm_eps,
         }))
@@ -263,7 +257,7 @@ impl Recurrent {
             in_width: in_width as u32,
             reserved: 0,
         };
-        let grid = (channels.div_ceil(256) as u32, seqs as u32);
+        let grid = (seqs as u32, channels.div_ceil(256) as u32);
         // SAFETY of every launch below: the buffers were sized for the step's capacity of rows, the
         // weights have the spec's shapes; slots and rows were checked before the step was loaded,
         // and no two sequences of a step have the same slot; work of one stream runs in order.
@@ -306,7 +300,7 @@ impl Recurrent {
                     eps: self.eps,
                     reserved: 0,
                 };
-                let grid = (delta.v_heads as u32, seqs as u32);
+                let grid = (seqs as u32, delta.v_heads as u32);
                 // SAFETY: see above.
                 unsafe { self.delta.launch(stream, grid, DELTA_THREADS, &params) }
             }
