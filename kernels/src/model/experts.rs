@@ -1,6 +1,7 @@
 //! Layers of experts: several MLPs, of which each token goes through a few.
 
-use super::spec::{SpecError, dimension, is_sound};
+use super::spec::{dimension, is_sound};
+use super::spec_error::SpecError;
 
 /// A router, and experts of which it chooses some for each token:
 /// `Σ_chosen weight_e · (W_down,e act(W_gate,e x, W_up,e x))`, added up in order of choice.

@@ -4,9 +4,9 @@ use std::fmt;
 
 use super::recurrent::RecurrentSpec;
 use super::spec::{
-    Activation, AttentionSpec, LayerSpec, Mixer, Mlp, ModelSpec, NormKind, NormPlace, Norms,
-    QkNorm, SpecError,
+    Activation, AttentionSpec, LayerSpec, Mixer, Mlp, ModelSpec, NormKind, NormPlace, Norms, QkNorm,
 };
+use super::spec_error::SpecError;
 
 /// Something that not every backend computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,6 +15,8 @@ mod rope;
 mod rotated;
 pub(crate) mod routing;
 mod spec;
+mod spec_error;
+mod tensor_names;
 mod weights;
 
 pub use experts::{
@@ -31,8 +33,10 @@ pub use rope::{LongRope, Rope};
 pub use rotated::{Rotated, RotatedError};
 pub use spec::{
     Activation, AttentionSpec, HeadShape, LayerSpec, Mixer, Mlp, ModelSpec, NormKind, NormPlace,
-    Norms, QkNorm, SpecError, UniformModel,
+    Norms, QkNorm, UniformModel,
 };
+pub use spec_error::SpecError;
+pub use tensor_names::{LayerTensor, TensorName};
+pub use weights::WeightSource;
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 pub(crate) use weights::rows_of;
-pub use weights::{LayerTensor, TensorName, WeightSource};

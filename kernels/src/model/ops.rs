@@ -6,7 +6,7 @@
 
 use super::recurrent::RecurrentSpec;
 use super::spec::{LayerSpec, Mixer, Mlp, ModelSpec, NormPlace};
-use super::weights::{LayerTensor, TensorName};
+use super::tensor_names::{LayerTensor, TensorName};
 
 /// An activation, one row per token of the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,6 +1,7 @@
 //! Layers that mix tokens through a state of fixed size, which stands for all tokens before.
 
-use super::spec::{SpecError, dimension};
+use super::spec::dimension;
+use super::spec_error::SpecError;
 
 /// The gated delta rule (Yang et al. 2024, "Gated Delta Networks", equation 10), as in Qwen3-Next.
 ///

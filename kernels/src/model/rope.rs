@@ -1,6 +1,7 @@
 //! Rotary position embedding.
 
-use super::spec::{SpecError, is_sound};
+use super::spec::is_sound;
+use super::spec_error::SpecError;
 
 /// Rotary position embedding, with every kind of scaling already applied to the frequencies.
 ///

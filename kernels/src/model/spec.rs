@@ -5,10 +5,10 @@
 //! does not compute ([`ModelSpec::refuse_beyond`]).
 
 use super::experts::ExpertsSpec;
-use super::features::Feature;
 use super::recurrent::RecurrentSpec;
 use super::rope::Rope;
-use crate::kv::{GeometryError, KvGeometry, WindowedLayers};
+use super::spec_error::SpecError;
+use crate::kv::{KvGeometry, WindowedLayers};
 
 /// A decoder-only transformer.
 #[derive(Debug, Clone, PartialEq)]
@@ -307,108 +307,6 @@ impl LayerSpec {
 
 /// Beyond any real dimension (2^24): likely a corrupt file.
 const DIMENSION_MAX: usize = 1 << 24;
-
-/// A spec that no backend can run.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SpecError {
-    /// A dimension is zero.
-    #[error("{0} must not be zero")]
-    Zero(&'static str),
-    /// A dimension is beyond any real model (2^24), likely a corrupt file.
-    #[error("{name} is {value}, which is more than this engine supports (16777216)")]
-    TooLarge {
-        /// Which dimension.
-        name: &'static str,
-        /// Its value.
-        value: usize,
-    },
-    /// Query heads do not divide among the KV heads.
-    #[error("{q_heads} query heads cannot share {kv_heads} KV heads evenly")]
-    Heads {
-        /// Query heads.
-        q_heads: usize,
-        /// KV heads.
-        kv_heads: usize,
-    },
-    /// Value heads of the delta rule do not divide among the key heads.
-    #[error("{v_heads} value heads cannot share {k_heads} key heads of the delta rule evenly")]
-    DeltaHeads {
-        /// Key heads.
-        k_heads: usize,
-        /// Value heads.
-        v_heads: usize,
-    },
-    /// A convolution sees too few tokens or too many.
-    #[error("a convolution over {0} tokens is not supported, only over 2 to 8")]
-    Taps(usize),
-    /// No layer has attention.
-    #[error("the model has no attention, which this engine does not serve")]
-    NoAttention,
-    /// Layers have heads of different shapes.
-    #[error(
-        "layer {layer} has {found:?}, the first one with attention {expected:?}; the KV cache has \
-         one page shape for all layers"
-    )]
-    UnevenHeads {
-        /// The layer that differs.
-        layer: usize,
-        /// Its heads.
-        found: HeadShape,
-        /// The first layer's.
-        expected: HeadShape,
-    },
-    /// RoPE rotates more channels than a head has, or none.
-    #[error("RoPE needs 1 to {expected} frequencies (half of head_dim), got {actual}")]
-    Rope {
-        /// `head_dim / 2`.
-        expected: usize,
-        /// `inv_freq.len()`.
-        actual: usize,
-    },
-    /// A layer refers to a RoPE that is not there.
-    #[error("layer {layer} refers to RoPE {rope}, but the model has {ropes}")]
-    NoSuchRope {
-        /// The layer.
-        layer: usize,
-        /// What it refers to.
-        rope: usize,
-        /// How many there are.
-        ropes: usize,
-    },
-    /// Experts that cannot be, or that no backend has room for.
-    #[error("a layer of experts has {0}")]
-    Experts(&'static str),
-    /// A constant is not a finite, non-negative number.
-    #[error("{0} must be a finite number that is not negative")]
-    NotFinite(&'static str),
-    /// The KV geometry is impossible.
-    #[error(transparent)]
-    Geometry(#[from] GeometryError),
-    /// A layer shares a norm that it does not have.
-    #[error("layer {layer} has an MLP that shares the norm before attention, but there is none")]
-    NothingToShare {
-        /// The layer.
-        layer: usize,
-    },
-    /// A backend does not compute something that the whole model needs.
-    #[error("{backend} does not compute {feature}, which this model has")]
-    ModelNotComputed {
-        /// Which backend or calibration pass.
-        backend: &'static str,
-        /// What the model needs.
-        feature: Feature,
-    },
-    /// A backend does not compute something that a layer needs.
-    #[error("{backend} does not compute {feature}, which layer {layer} of this model has")]
-    NotComputed {
-        /// Which backend or calibration pass.
-        backend: &'static str,
-        /// What the model needs.
-        feature: Feature,
-        /// The first layer that needs it.
-        layer: usize,
-    },
-}
 
 impl ModelSpec {
     /// The heads of every layer with attention of a valid spec.

@@ -1,0 +1,491 @@
+//! Names of the tensors that a backend loads, and their shapes.
+
+use std::fmt;
+
+use super::experts::ExpertsSpec;
+use super::recurrent::RecurrentSpec;
+use super::spec::{LayerSpec, Mixer, ModelSpec, QkNorm};
+
+/// A tensor of the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TensorName {
+    /// `[vocab][hidden]`.
+    Embedding,
+    /// `[hidden]`.
+    FinalNorm,
+    /// `[hidden]`, only with biases of norms.
+    FinalNormBias,
+    /// `[vocab][hidden]`; absent if the embeddings are tied.
+    LmHead,
+    /// A tensor of one layer, counted from 0.
+    Layer(usize, LayerTensor),
+}
+
+/// A tensor of a layer. Projections are `[out][in]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LayerTensor {
+    /// `[hidden]`, only with a norm before attention.
+    AttnNorm,
+    /// `[hidden]`, only with a norm before attention that has a bias.
+    AttnNormBias,
+    /// `[q_heads * head_dim][hidden]`, in half-split RoPE order.
+    Q,
+    /// `[kv_heads * head_dim][hidden]`, in half-split RoPE order.
+    K,
+    /// `[kv_heads * head_dim][hidden]`.
+    V,
+    /// `[q_heads * head_dim]`, only with `qkv_bias`.
+    QBias,
+    /// `[kv_heads * head_dim]`, only with `qkv_bias`.
+    KBias,
+    /// `[kv_heads * head_dim]`, only with `qkv_bias`.
+    VBias,
+    /// `[head_dim]`, or `[q_heads * head_dim]` of whole projections; only with `qk_norm`.
+    QNorm,
+    /// `[head_dim]`, or `[kv_heads * head_dim]` of whole projections; only with `qk_norm`.
+    KNorm,
+    /// `[q_heads]`, only with `sinks`.
+    Sinks,
+    /// `[q_heads * head_dim][hidden]`, only with `output_gate`.
+    OutputGate,
+    /// `[hidden][q_heads * head_dim]`.
+    O,
+    /// `[hidden]`, only with `o_bias`.
+    OBias,
+    /// `[k_heads * k_dim][hidden]`, only with the delta rule, as are the following.
+    DeltaQ,
+    /// `[k_heads * k_dim][hidden]`.
+    DeltaK,
+    /// `[v_heads * v_dim][hidden]`.
+    DeltaV,
+    /// `[v_heads * v_dim][hidden]`: opens what comes out.
+    DeltaZ,
+    /// `[v_heads][hidden]`: how strongly a token is written.
+    DeltaB,
+    /// `[v_heads][hidden]`: how fast the state decays.
+    DeltaA,
+    /// `[2 * k_heads * k_dim + v_heads * v_dim][taps]`: of queries, keys and values.
+    DeltaConv,
+    /// `[2][v_heads]`: rounded, and what that leaves. Decays of long memory differ by less than
+    /// bf16 can tell.
+    DeltaDecay,
+    /// `[2][v_heads]`: rounded, and what that leaves.
+    DeltaDecayBias,
+    /// `[v_dim]`.
+    DeltaNorm,
+    /// `[hidden][v_heads * v_dim]`.
+    DeltaOut,
+    /// `[3 * hidden][hidden]`, only with a short convolution, as are the following: `B`, `C`, `x`.
+    ConvIn,
+    /// `[3 * hidden]`, only with biases.
+    ConvInBias,
+    /// `[hidden][taps]`.
+    Conv,
+    /// `[hidden]`, only with biases.
+    ConvBias,
+    /// `[hidden][hidden]`.
+    ConvOut,
+    /// `[hidden]`, only with biases.
+    ConvOutBias,
+    /// `[hidden]`, only with a norm after attention.
+    AttnPostNorm,
+    /// `[hidden]`, only with a norm after attention that has a bias.
+    AttnPostNormBias,
+    /// `[hidden]`, only with a norm before the MLP.
+    MlpNorm,
+    /// `[hidden]`, only with a norm before the MLP that has a bias.
+    MlpNormBias,
+    /// `[intermediate][hidden]`, of a dense MLP.
+    Gate,
+    /// `[intermediate][hidden]`, of a dense MLP.
+    Up,
+    /// `[hidden][intermediate]`, of a dense MLP.
+    Down,
+    /// `[experts][hidden]`, only with experts, as are the following.
+    Router,
+    /// `[experts]`, only with `router_bias`.
+    RouterBias,
+    /// `[2][experts]`, only with a correction of the router's scores: rounded, and what that
+    /// leaves. Scores differ by less than bf16 can tell corrections apart.
+    RouterCorrection,
+    /// `[experts][intermediate][hidden]`.
+    ExpertGate,
+    /// `[experts][intermediate][hidden]`.
+    ExpertUp,
+    /// `[experts][hidden][intermediate]`.
+    ExpertDown,
+    /// `[experts][intermediate]`, only with biases of experts.
+    ExpertGateBias,
+    /// `[experts][intermediate]`, only with biases of experts.
+    ExpertUpBias,
+    /// `[experts][hidden]`, only with biases of experts.
+    ExpertDownBias,
+    /// `[intermediate][hidden]` of the shared expert, only with one.
+    SharedGate,
+    /// `[intermediate][hidden]` of the shared expert, only with one.
+    SharedUp,
+    /// `[hidden][intermediate]` of the shared expert, only with one.
+    SharedDown,
+    /// `[1][hidden]`, only with a gated shared expert.
+    SharedScore,
+    /// `[hidden]`, only with a norm after the MLP.
+    MlpPostNorm,
+    /// `[hidden]`, only with a norm after the MLP that has a bias.
+    MlpPostNormBias,
+}
+
+impl fmt::Display for TensorName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Embedding => f.write_str("embedding"),
+            Self::FinalNorm => f.write_str("final norm"),
+            Self::FinalNormBias => f.write_str("bias of the final norm"),
+            Self::LmHead => f.write_str("output projection"),
+            Self::Layer(layer, tensor) => write!(f, "layer {layer} {tensor:?}"),
+        }
+    }
+}
+
+impl TensorName {
+    /// Whether it is the matrix of a linear layer; the embedding and the output projection are not.
+    pub fn is_linear(self) -> bool {
+        matches!(self, Self::Layer(_, tensor) if tensor.is_linear())
+    }
+
+    /// The weights of a norm, those of queries and keys included.
+    pub fn is_norm(self) -> bool {
+        use LayerTensor as L;
+        match self {
+            Self::FinalNorm => true,
+            Self::Layer(_, tensor) => matches!(
+                tensor,
+                L::AttnNorm | L::AttnPostNorm | L::MlpNorm | L::MlpPostNorm | L::QNorm | L::KNorm
+            ),
+            _ => false,
+        }
+    }
+
+    /// The bias that belongs to the weights of a norm, in a model whose norms have them.
+    pub fn norm_bias(self) -> Option<Self> {
+        use LayerTensor as L;
+        match self {
+            Self::FinalNorm => Some(Self::FinalNormBias),
+            Self::Layer(layer, tensor) => {
+                let bias = match tensor {
+                    L::AttnNorm => L::AttnNormBias,
+                    L::AttnPostNorm => L::AttnPostNormBias,
+                    L::MlpNorm => L::MlpNormBias,
+                    L::MlpPostNorm => L::MlpPostNormBias,
+                    _ => return None,
+                };
+                Some(Self::Layer(layer, bias))
+            }
+            _ => None,
+        }
+    }
+
+    /// The shape this tensor must have in a model of `spec`: row-major, `[out][in]` or `[len]`.
+    pub fn shape(self, spec: &ModelSpec) -> Vec<usize> {
+        let hidden = spec.hidden;
+        match self {
+            Self::Embedding | Self::LmHead => vec![spec.vocab, hidden],
+            Self::FinalNorm | Self::FinalNormBias => vec![hidden],
+            Self::Layer(layer, tensor) => tensor.shape(hidden, &spec.layers[layer]),
+        }
+    }
+
+    /// Outputs and inputs of a matrix, or of one of stacked ones.
+    pub(crate) fn matrix_shape(self, spec: &ModelSpec) -> [usize; 2] {
+        match self.shape(spec)[..] {
+            [.., outputs, inputs] => [outputs, inputs],
+            _ => unreachable!("the {self} tensor is no matrix"),
+        }
+    }
+
+    /// What a layer's recurrence reads beside its products.
+    #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
+    pub(crate) fn of_recurrence(spec: &ModelSpec, layer: usize) -> Vec<Self> {
+        use LayerTensor as L;
+        let tensors: &[L] = match spec.layers[layer].recurrent() {
+            None => &[],
+            Some(RecurrentSpec::GatedDelta(_)) => {
+                &[L::DeltaConv, L::DeltaDecay, L::DeltaDecayBias, L::DeltaNorm]
+            }
+            Some(RecurrentSpec::ShortConv(conv)) if conv.bias => &[L::Conv, L::ConvBias],
+            Some(RecurrentSpec::ShortConv(_)) => &[L::Conv],
+        };
+        tensors
+            .iter()
+            .map(|tensor| Self::Layer(layer, *tensor))
+            .collect()
+    }
+
+    /// Every tensor that a model of `spec` has, in load order.
+    pub fn all(spec: &ModelSpec) -> Vec<TensorName> {
+        let mut names = vec![Self::Embedding];
+        for (index, layer) in spec.layers.iter().enumerate() {
+            for tensor in LayerTensor::all(layer) {
+                let name = Self::Layer(index, tensor);
+                names.push(name);
+                names.extend(name.norm_bias().filter(|_| spec.norms.bias));
+            }
+        }
+        names.push(Self::FinalNorm);
+        names.extend(Self::FinalNorm.norm_bias().filter(|_| spec.norms.bias));
+        if !spec.tied_embeddings {
+            names.push(Self::LmHead);
+        }
+        names
+    }
+}
+
+impl LayerTensor {
+    /// Whether it is the matrix of a linear layer, or those of all experts. A router is not: it
+    /// decides, and is small.
+    pub fn is_linear(self) -> bool {
+        use LayerTensor as L;
+        matches!(
+            self,
+            L::Q | L::K
+                | L::V
+                | L::OutputGate
+                | L::O
+                | L::DeltaQ
+                | L::DeltaK
+                | L::DeltaV
+                | L::DeltaZ
+                | L::DeltaB
+                | L::DeltaA
+                | L::DeltaOut
+                | L::ConvIn
+                | L::ConvOut
+                | L::Gate
+                | L::Up
+                | L::Down
+                | L::ExpertGate
+                | L::ExpertUp
+                | L::ExpertDown
+                | L::SharedGate
+                | L::SharedUp
+                | L::SharedDown
+        )
+    }
+
+    /// Whether it is a bias of all experts' products, a row for each.
+    pub fn is_expert_bias(self) -> bool {
+        use LayerTensor as L;
+        matches!(
+            self,
+            L::ExpertGateBias | L::ExpertUpBias | L::ExpertDownBias
+        )
+    }
+
+    fn shape(self, hidden: usize, layer: &LayerSpec) -> Vec<usize> {
+        if let Some(shape) = self.mixer_shape(hidden, layer) {
+            return shape;
+        }
+        let intermediate = layer.intermediate();
+        // Only layers of experts have their tensors.
+        let (experts, inner) = match layer.experts() {
+            Some(spec) => (spec.experts, spec.intermediate),
+            None => (0, 0),
+        };
+        match self {
+            Self::Gate | Self::Up | Self::SharedGate | Self::SharedUp => {
+                vec![intermediate, hidden]
+            }
+            Self::Down | Self::SharedDown => vec![hidden, intermediate],
+            Self::Router => vec![experts, hidden],
+            Self::RouterBias => vec![experts],
+            Self::RouterCorrection => vec![2, experts],
+            Self::ExpertGate | Self::ExpertUp => vec![experts, inner, hidden],
+            Self::ExpertDown => vec![experts, hidden, inner],
+            Self::ExpertGateBias | Self::ExpertUpBias => vec![experts, inner],
+            Self::ExpertDownBias => vec![experts, hidden],
+            Self::SharedScore => vec![1, hidden],
+            // Norms.
+            _ => vec![hidden],
+        }
+    }
+
+    /// The shape of a tensor of what mixes tokens. A layer has those of one kind of mixer only:
+    /// others are empty.
+    fn mixer_shape(self, hidden: usize, layer: &LayerSpec) -> Option<Vec<usize>> {
+        let (q, kv, q_heads, head_dim, is_whole) = match &layer.mixer {
+            Mixer::Attention(spec) => {
+                let heads = spec.heads();
+                let is_whole = spec.qk_norm == QkNorm::Whole;
+                let widths = (heads.q_width(), heads.kv_width());
+                (widths.0, widths.1, spec.q_heads, spec.head_dim, is_whole)
+            }
+            Mixer::Recurrent(_) => (0, 0, 0, 0, false),
+        };
+        let norm = |width| vec![if is_whole { width } else { head_dim }];
+        let (k_width, v_width, v_heads, v_dim) = match layer.recurrent() {
+            Some(RecurrentSpec::GatedDelta(delta)) => {
+                (delta.k_width(), delta.v_width(), delta.v_heads, delta.v_dim)
+            }
+            _ => (0, 0, 0, 0),
+        };
+        let taps = layer.recurrent().map_or(0, |spec| spec.conv(hidden).1);
+        Some(match self {
+            Self::Q | Self::OutputGate => vec![q, hidden],
+            Self::K | Self::V => vec![kv, hidden],
+            Self::QBias => vec![q],
+            Self::KBias | Self::VBias => vec![kv],
+            Self::QNorm => norm(q),
+            Self::KNorm => norm(kv),
+            Self::Sinks => vec![q_heads],
+            Self::O => vec![hidden, q],
+            Self::OBias => vec![hidden],
+            Self::DeltaQ | Self::DeltaK => vec![k_width, hidden],
+            Self::DeltaV | Self::DeltaZ => vec![v_width, hidden],
+            Self::DeltaB | Self::DeltaA => vec![v_heads, hidden],
+            Self::DeltaConv => vec![2 * k_width + v_width, taps],
+            Self::DeltaDecay | Self::DeltaDecayBias => vec![2, v_heads],
+            Self::DeltaNorm => vec![v_dim],
+            Self::DeltaOut => vec![hidden, v_width],
+            Self::ConvIn => vec![3 * hidden, hidden],
+            Self::ConvInBias => vec![3 * hidden],
+            Self::Conv => vec![hidden, taps],
+            Self::ConvBias | Self::ConvOutBias => vec![hidden],
+            Self::ConvOut => vec![hidden, hidden],
+            _ => return None,
+        })
+    }
+
+    /// The tensors that a layer has, in load order; without biases of norms.
+    fn all(layer: &LayerSpec) -> Vec<Self> {
+        let experts = layer.experts();
+        let is_dense = experts.is_none();
+        let of_experts = |has: fn(&ExpertsSpec) -> bool| experts.is_some_and(has);
+        let has_biases = of_experts(|spec| spec.biases);
+        let has_shared = of_experts(|spec| spec.shared.is_some());
+        let has_score = of_experts(|spec| spec.shared.is_some_and(|shared| shared.gated));
+        let mut all = Vec::new();
+        all.extend(layer.mixer_norm.is_before().then_some(Self::AttnNorm));
+        all.extend(Self::all_of_mixer(&layer.mixer));
+        let tensors = [
+            (Self::AttnPostNorm, layer.mixer_norm.is_after()),
+            (Self::MlpNorm, layer.mlp_norm.is_before()),
+            (Self::Gate, is_dense),
+            (Self::Up, is_dense),
+            (Self::Down, is_dense),
+            (Self::SharedGate, has_shared),
+            (Self::SharedUp, has_shared),
+            (Self::SharedDown, has_shared),
+            (Self::SharedScore, has_score),
+            (Self::Router, !is_dense),
+            (Self::RouterBias, of_experts(|spec| spec.router_bias)),
+            (
+                Self::RouterCorrection,
+                of_experts(|spec| spec.routing.correction),
+            ),
+            (Self::ExpertGate, !is_dense),
+            (Self::ExpertUp, !is_dense),
+            (Self::ExpertGateBias, has_biases),
+            (Self::ExpertUpBias, has_biases),
+            (Self::ExpertDown, !is_dense),
+            (Self::ExpertDownBias, has_biases),
+            (Self::MlpPostNorm, layer.mlp_norm.is_after()),
+        ];
+        let present = tensors.into_iter().filter(|(_, is_present)| *is_present);
+        all.extend(present.map(|(tensor, _)| tensor));
+        all
+    }
+
+    /// The tensors of what mixes tokens, in load order.
+    fn all_of_mixer(mixer: &Mixer) -> Vec<Self> {
+        let spec = match mixer {
+            Mixer::Attention(attention) => {
+                let has_qk_norm = attention.qk_norm != QkNorm::None;
+                let tensors = [
+                    (Self::Q, true),
+                    (Self::K, true),
+                    (Self::V, true),
+                    (Self::QBias, attention.qkv_bias),
+                    (Self::KBias, attention.qkv_bias),
+                    (Self::VBias, attention.qkv_bias),
+                    (Self::QNorm, has_qk_norm),
+                    (Self::KNorm, has_qk_norm),
+                    (Self::Sinks, attention.sinks),
+                    (Self::OutputGate, attention.output_gate),
+                    (Self::O, true),
+                    (Self::OBias, attention.o_bias),
+                ];
+                let present = tensors.into_iter().filter(|(_, is_present)| *is_present);
+                return present.map(|(tensor, _)| tensor).collect();
+            }
+            Mixer::Recurrent(spec) => spec,
+        };
+        match spec {
+            RecurrentSpec::GatedDelta(_) => vec![
+                Self::DeltaQ,
+                Self::DeltaK,
+                Self::DeltaV,
+                Self::DeltaZ,
+                Self::DeltaB,
+                Self::DeltaA,
+                Self::DeltaConv,
+                Self::DeltaDecay,
+                Self::DeltaDecayBias,
+                Self::DeltaNorm,
+                Self::DeltaOut,
+            ],
+            RecurrentSpec::ShortConv(_) if spec.has_bias() => vec![
+                Self::ConvIn,
+                Self::ConvInBias,
+                Self::Conv,
+                Self::ConvBias,
+                Self::ConvOut,
+                Self::ConvOutBias,
+            ],
+            RecurrentSpec::ShortConv(_) => vec![Self::ConvIn, Self::Conv, Self::ConvOut],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{NormPlace, Rope, UniformModel};
+
+    #[test]
+    fn names_follow_the_family() {
+        let mut spec = UniformModel {
+            hidden: 576,
+            layers: 2,
+            q_heads: 9,
+            kv_heads: 3,
+            head_dim: 64,
+            intermediate: 1536,
+            vocab: 49152,
+            norm_eps: 1e-5,
+            rope: Rope::new(vec![1.0; 32], 1.0),
+            tied_embeddings: true,
+            max_positions: 8192,
+            ..UniformModel::default()
+        }
+        .spec();
+        assert_eq!(spec.validate(), Ok(()));
+        assert_eq!(TensorName::all(&spec).len(), 2 + 2 * 9);
+        for layer in &mut spec.layers {
+            layer.attention_mut().qkv_bias = true;
+            layer.attention_mut().qk_norm = QkNorm::PerHead;
+        }
+        spec.tied_embeddings = false;
+        assert_eq!(TensorName::all(&spec).len(), 3 + 2 * 14);
+        let k = TensorName::Layer(1, LayerTensor::K);
+        assert_eq!(k.shape(&spec), [192, 576]);
+        assert_eq!(k.to_string(), "layer 1 K");
+        let norm = TensorName::Layer(1, LayerTensor::KNorm);
+        assert_eq!(norm.shape(&spec), [64]);
+        let layer = &mut spec.layers[1];
+        layer.attention_mut().qk_norm = QkNorm::Whole;
+        layer.attention_mut().o_bias = true;
+        layer.attention_mut().sinks = true;
+        (layer.mixer_norm, layer.mlp_norm) = (NormPlace::After, NormPlace::Both);
+        assert_eq!(norm.shape(&spec), [192]);
+        assert_eq!(TensorName::all(&spec).len(), 3 + 14 + 17);
+    }
+}
