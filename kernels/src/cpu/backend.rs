@@ -143,7 +143,7 @@ impl CpuBackend {
         } = options;
         let rotate_v_online = rotation.v && (rotate_v_online || !spec.can_fold_v());
         spec.refuse_beyond("the CPU backend", &FEATURES)?;
-        rotation.check(spec.heads().head_dim)?;
+        rotation.check(spec.kv_geometry().head_dim)?;
         let of_layers = |scales: Arc<OnlineKeyScales>| {
             scales.check(&spec)?;
             let layers = spec.attentions().enumerate();
@@ -177,8 +177,11 @@ impl CpuBackend {
             expand: expand_weights,
         };
         let weights = load::load(&spec, program, weights, &mut pool, load_options, progress)?;
+        let shapes = || spec.attentions().map(|(_, attention)| attention.heads());
+        let widest = shapes().map(|heads| heads.head_dim).max().unwrap_or(0);
+        let group = shapes().map(|heads| heads.group()).max().unwrap_or(0);
         let scratch = Scratch::new(
-            spec.heads(),
+            ((widest, geometry.head_dim), group),
             widths,
             weights.quantised_inputs_max(),
             RowNeeds::of(&spec, weights.experts_quantised_inputs_max()),
@@ -193,7 +196,10 @@ impl CpuBackend {
             arena,
             isa,
             pool,
-            plans: Plans::new(spec.attentions().map(|(_, attention)| attention.window)),
+            plans: Plans::new(
+                spec.attentions()
+                    .map(|(_, attention)| (attention.window, attention.heads().into())),
+            ),
             states: States::new(&spec),
             state_positions: StatePositions::default(),
             scratch,
@@ -315,8 +321,7 @@ impl Backend for CpuBackend {
         };
         self.tables.apply(limits.layout, &input.deltas, |_| ())?;
         limits.check(input, &mut self.tables)?;
-        self.plans
-            .build(input, self.spec.heads().into(), self.pool.threads());
+        self.plans.build(input, self.pool.threads());
         let logit_rows = input.logit_rows.len();
         let partials = self.plans.partial_floats();
         self.scratch

@@ -3,7 +3,9 @@
 use super::attention::{Attention, Pages, Plans};
 use super::experts::ExpertsIo;
 use super::linear::{Io, Then};
-use super::ops::{HeadOps, Norm, RowPlace, finish_logits, for_rows, rotate_back};
+use super::ops::{
+    HeadOps, LayerInputs, Norm, RowPlace, finish_logits, for_rows, open_layer_input, rotate_back,
+};
 use super::program::Op;
 use super::recurrent::{Recurrence, States, open};
 use super::scratch::Scratch;
@@ -69,11 +71,20 @@ impl Forward<'_> {
                 } => self.linear(linear, (input, output), then, next)?,
                 Op::FinishHeads(layer) => self.finish_heads(layer)?,
                 Op::Attend(layer) => self.attend(layer)?,
-                Op::RotateBack => {
-                    let shape = (self.rows, self.spec.heads());
+                Op::RotateBack(layer) => {
+                    let width = self.spec.attention(layer).heads().q_width();
                     let attended = self.scratch.rows_mut(Buffer::Attended, self.rows);
-                    let attended = &mut attended[..self.rows * shape.1.q_width()];
-                    rotate_back(self.pool, attended, shape)?;
+                    let attended = &mut attended[..self.rows * width];
+                    let record_dim = self.pages.geometry.head_dim;
+                    rotate_back(self.pool, attended, (width, record_dim))?;
+                }
+                Op::FinishLayerInputs(norm) => self.finish_layer_inputs(&weights.norms[norm])?,
+                Op::OpenLayerInput(layer) => self.open_layer_input(layer)?,
+                Op::ScaleResidual(layer) => {
+                    let x = self.scratch.rows_mut(Buffer::Residual, self.rows);
+                    if let Some(scale) = weights.output_scales[layer] {
+                        x.iter_mut().for_each(|x| *x *= scale);
+                    }
                 }
                 Op::OpenAttended(layer) => self.open_attended(layer)?,
                 Op::Recur(layer) => self.recur(layer)?,
@@ -162,21 +173,23 @@ impl Forward<'_> {
 
     fn finish_heads(&mut self, layer: usize) -> Result<(), TaskPanic> {
         let attention = self.spec.attention(layer);
+        let place = self.spec.kv_place(layer);
         let mut qkv = self.scratch.take(Buffer::Heads);
         let qk_norm = self.weights.qk_norms[layer].as_ref();
         let ops = HeadOps {
             heads: attention.heads(),
+            has_kv: attention.kv_from.is_none(),
             eps: self.spec.norm_eps,
             rope: attention.rope.map(|rope| &self.scratch.ropes[rope]),
             pages: self.pages,
             places: &self.scratch.places,
-            layer: self.spec.kv_layer(layer),
+            place,
             qk_norm: qk_norm.map(|(q, k)| (&q[..], &k[..])),
+            v_norm: attention.v_norm,
             rotate_k: self.rotate_k,
             rotate_v: self.rotate_v,
-            key_factors: self
-                .key_factors
-                .map(|of| &of[self.spec.kv_layer(layer)][..]),
+            // Those of models with a layer of the KV cache for each with attention.
+            key_factors: self.key_factors.map(|of| &of[place.first_layer][..]),
         };
         let result = ops.run(self.pool, self.isa, &mut qkv);
         self.scratch.put(Buffer::Heads, qkv);
@@ -190,11 +203,11 @@ impl Forward<'_> {
         let queries = self.scratch.take(Buffer::Heads);
         let attention = Attention {
             pages: self.pages,
-            plan: self.plans.of(spec.window),
-            layer: self.spec.kv_layer(layer),
+            plan: self.plans.of(spec.window, heads.into()),
+            place: self.spec.kv_place(layer),
             heads: heads.into(),
             queries: &queries,
-            query_stride: heads.qkv_width(),
+            query_stride: spec.heads_width(),
             scale: spec.scale,
             soft_cap: spec.soft_cap,
             sinks: self.weights.sinks[layer].as_deref(),
@@ -274,6 +287,40 @@ impl Forward<'_> {
             by => x.iter_mut().zip(branch).for_each(|(x, b)| *x += b * by),
         }
         self.scratch.put(Buffer::Residual, x);
+    }
+
+    fn finish_layer_inputs(&mut self, norm: &[f32]) -> Result<(), TaskPanic> {
+        let spec = self.spec;
+        let Some((inputs, table)) = spec
+            .per_layer_inputs
+            .zip(self.weights.per_layer_embedding.as_ref())
+        else {
+            unreachable!("the program has inputs of layers where the spec has them");
+        };
+        let finish = LayerInputs {
+            norm,
+            eps: spec.norm_eps,
+            projection_multiplier: (spec.hidden as f32).powf(-0.5),
+            embedding_multiplier: inputs.embedding_multiplier,
+            layers: spec.layers.len(),
+        };
+        let tokens = &self.input.tokens;
+        let x = self.scratch.rows_mut(Buffer::LayerInputs, self.rows);
+        let on = (&mut *self.pool, self.isa);
+        finish.run(on, x, |row, out| table.row(tokens[row] as usize, out))
+    }
+
+    fn open_layer_input(&mut self, layer: usize) -> Result<(), TaskPanic> {
+        let width = self.spec.input_width();
+        let activation = self.spec.layers[layer].activation();
+        let mut gates = self.scratch.take(Buffer::LayerInput);
+        let inputs = self.scratch.rows(Buffer::LayerInputs, self.rows);
+        let inputs = (inputs, self.spec.per_layer_width(), layer * width);
+        let on = (&mut *self.pool, self.isa);
+        let rows = &mut gates[..self.rows * width];
+        let result = open_layer_input(on, activation, (rows, width), inputs);
+        self.scratch.put(Buffer::LayerInput, gates);
+        result
     }
 
     fn finish_logits(&mut self) -> Result<(), TaskPanic> {

@@ -2,10 +2,10 @@
 
 use super::linear::Then;
 use crate::model::ops::{Buffer, LinearName, Op as ModelOp, forward};
-use crate::model::{Feature, LayerSpec, ModelSpec, RecurrentSpec, TensorName};
+use crate::model::{AttentionSpec, Feature, LayerSpec, ModelSpec, RecurrentSpec, TensorName};
 
 /// What this backend computes beyond a plain layer.
-pub(super) const FEATURES: [Feature; 23] = [
+pub(super) const FEATURES: [Feature; 28] = [
     Feature::NoRope,
     Feature::PartialRope,
     Feature::Scale,
@@ -26,6 +26,11 @@ pub(super) const FEATURES: [Feature; 23] = [
     Feature::LogitMultiplier,
     Feature::LogitSoftCap,
     Feature::Experts,
+    Feature::UnevenHeads,
+    Feature::SharedKv,
+    Feature::ValueNorm,
+    Feature::OutputScale,
+    Feature::PerLayerInputs,
     Feature::OutputGate,
     Feature::GatedDelta,
     Feature::ShortConv,
@@ -53,7 +58,7 @@ pub(super) enum Op<N, L> {
     FinishHeads(usize),
     Attend(usize),
     /// Attention's output is multiplied by the Hadamard matrix that values were multiplied by.
-    RotateBack,
+    RotateBack(usize),
     /// See the model's operation of this name, as the next.
     OpenAttended(usize),
     Recur(usize),
@@ -63,6 +68,10 @@ pub(super) enum Op<N, L> {
         input: Buffer,
     },
     Add,
+    /// With the norm's weights.
+    FinishLayerInputs(N),
+    OpenLayerInput(usize),
+    ScaleResidual(usize),
     SelectRows,
     FinishLogits,
 }
@@ -122,12 +131,15 @@ pub(super) fn program(spec: &ModelSpec, rotate_back: bool) -> Vec<NamedOp> {
             ModelOp::Gate(_) => unreachable!("gates are fused into their product"),
             ModelOp::Experts { layer, input } => Op::Experts { layer, input },
             ModelOp::Add => Op::Add,
+            ModelOp::FinishLayerInputs => Op::FinishLayerInputs(TensorName::PerLayerNorm),
+            ModelOp::OpenLayerInput(layer) => Op::OpenLayerInput(layer),
+            ModelOp::ScaleResidual(layer) => Op::ScaleResidual(layer),
             ModelOp::SelectRows => Op::SelectRows,
             ModelOp::FinishLogits => Op::FinishLogits,
         };
         ops.push(op);
-        if rotate_back && matches!(op, Op::Attend(_)) {
-            ops.push(Op::RotateBack);
+        if let (true, Op::Attend(layer)) = (rotate_back, op) {
+            ops.push(Op::RotateBack(layer));
         }
     }
     name_successors(&mut ops);
@@ -149,7 +161,11 @@ fn name_successors(ops: &mut [NamedOp]) {
 
 /// Floats of a row of each buffer that a program uses, by [`Buffer`]; 0 of the others.
 pub(super) fn widths(spec: &ModelSpec, ops: &[NamedOp]) -> [usize; Buffer::COUNT] {
-    let heads = spec.heads();
+    let heads = |width: fn(&AttentionSpec) -> usize| {
+        let layers = spec.attentions().map(|(_, attention)| width(attention));
+        layers.max().unwrap_or(0)
+    };
+    let q_width = heads(|attention| attention.heads().q_width());
     let recurrent = |width: fn(&RecurrentSpec, usize) -> usize| {
         let layers = spec.layers.iter().filter_map(LayerSpec::recurrent);
         layers.map(|r| width(r, spec.hidden)).max().unwrap_or(0)
@@ -158,11 +174,16 @@ pub(super) fn widths(spec: &ModelSpec, ops: &[NamedOp]) -> [usize; Buffer::COUNT
     let mut uses = |buffer: Buffer| {
         widths[buffer as usize] = match buffer {
             Buffer::Residual | Buffer::Normed | Buffer::Branch => spec.hidden,
-            Buffer::Heads => heads.qkv_width().max(recurrent(RecurrentSpec::in_width)),
-            Buffer::OutputGate => heads.q_width(),
-            Buffer::Attended => heads.q_width().max(recurrent(RecurrentSpec::out_width)),
+            Buffer::Heads => {
+                let attention = heads(AttentionSpec::heads_width);
+                attention.max(recurrent(RecurrentSpec::in_width))
+            }
+            Buffer::OutputGate => q_width,
+            Buffer::Attended => q_width.max(recurrent(RecurrentSpec::out_width)),
             Buffer::GateUp => 2 * spec.intermediate_max(),
             Buffer::Gated => spec.intermediate_max(),
+            Buffer::LayerInputs => spec.per_layer_width(),
+            Buffer::LayerInput => spec.input_width(),
             Buffer::Logits => spec.vocab,
         };
     };

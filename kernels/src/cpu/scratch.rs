@@ -6,7 +6,6 @@ use super::floats::Floats;
 use super::ops::{RopeTable, RowPlace};
 use super::packed::Activations;
 use crate::backend::BackendError;
-use crate::model::HeadShape;
 use crate::model::ops::Buffer;
 
 /// Activations, row-major. They grow to the largest step seen and are then reused.
@@ -33,15 +32,17 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
+    /// `head_dims`: channels of the widest head, and of a record; `group`: query heads of a KV head,
+    /// the most.
     pub(super) fn new(
-        heads: HeadShape,
+        (head_dims, group): ((usize, usize), usize),
         widths: [usize; Buffer::COUNT],
         quantised_inputs: usize,
         expert_needs: RowNeeds,
         ropes: usize,
         threads: usize,
     ) -> Self {
-        let rows = max_query_rows(heads.group());
+        let rows = max_query_rows(group);
         Self {
             buffers: Default::default(),
             widths,
@@ -51,7 +52,7 @@ impl Scratch {
             expert_needs,
             partials: Floats::default(),
             attention: (0..threads)
-                .map(|_| AttentionScratch::new(heads.head_dim, rows))
+                .map(|_| AttentionScratch::new(head_dims.0, head_dims.1, rows))
                 .collect(),
             ropes: (0..ropes).map(|_| RopeTable::default()).collect(),
             places: Vec::new(),
@@ -118,14 +119,9 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_told_in_bytes() {
-        let heads = HeadShape {
-            q_heads: 1,
-            kv_heads: 1,
-            head_dim: 16,
-        };
         // No buffers but the quantised input, whose blocks of 32 have 128 bytes.
         let mut scratch = Scratch::new(
-            heads,
+            ((16, 16), 1),
             [0; Buffer::COUNT],
             1 << 20,
             RowNeeds::default(),

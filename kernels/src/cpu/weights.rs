@@ -14,6 +14,8 @@ use crate::weight_formats::WeightFormat;
 pub(super) struct Weights {
     /// `[vocab][hidden]`; none if it is the output projection too, the last linear layer.
     pub(super) embedding: Option<Embedding>,
+    /// Of per-layer inputs.
+    pub(super) per_layer_embedding: Option<Embedding>,
     pub(super) linears: Vec<Linear>,
     /// Weights and biases.
     pub(super) norms: Vec<Vec<f32>>,
@@ -21,6 +23,8 @@ pub(super) struct Weights {
     pub(super) qk_norms: Vec<Option<(Vec<f32>, Vec<f32>)>>,
     /// Of each layer: a score of each query head, if it has sinks.
     pub(super) sinks: Vec<Option<Vec<f32>>>,
+    /// Of each layer: what it multiplies the residual stream by, if it does.
+    pub(super) output_scales: Vec<Option<f32>>,
     /// Of each layer, if it is recurrent.
     pub(super) recurrent: Vec<Option<RecurrentWeights>>,
     /// Of each layer, if it has any.
@@ -37,17 +41,26 @@ pub(super) enum Embedding {
     Packed(QuantisedMatrix),
 }
 
-impl Weights {
-    /// The embedding of a token.
-    pub(super) fn embed(&self, token: usize, out: &mut [f32]) {
-        match &self.embedding {
-            Some(Embedding::Plain(table)) => {
+impl Embedding {
+    /// The row of a token.
+    pub(super) fn row(&self, token: usize, out: &mut [f32]) {
+        match self {
+            Self::Plain(table) => {
                 let values = &table[token * out.len()..][..out.len()];
                 out.iter_mut()
                     .zip(values)
                     .for_each(|(x, v)| *x = v.to_f32());
             }
-            Some(Embedding::Packed(table)) => table.row(token, out),
+            Self::Packed(table) => table.row(token, out),
+        }
+    }
+}
+
+impl Weights {
+    /// The embedding of a token.
+    pub(super) fn embed(&self, token: usize, out: &mut [f32]) {
+        match &self.embedding {
+            Some(embedding) => embedding.row(token, out),
             None => {
                 let lm_head = self.linears.last().expect("a program ends with the logits");
                 lm_head.column(token, out);
@@ -57,7 +70,8 @@ impl Weights {
 
     /// Bytes of matrices by format, the most first. (Norms and biases are f32 and small.)
     pub(super) fn bytes_by_format(&self) -> Vec<(String, u64)> {
-        let embedding = self.embedding.as_ref().map(|embedding| match embedding {
+        let embeddings = self.embedding.iter().chain(&self.per_layer_embedding);
+        let embeddings = embeddings.map(|embedding| match embedding {
             Embedding::Plain(table) => (None, 2 * table.len()),
             Embedding::Packed(table) => (Some(table.format()), table.len()),
         });
@@ -65,7 +79,7 @@ impl Weights {
         let linears = self.linears.iter().chain(of_experts);
         let linears = linears.flat_map(Linear::bytes_by_format);
         let mut all: Vec<(String, u64)> = Vec::new();
-        for (format, bytes) in embedding.into_iter().chain(linears) {
+        for (format, bytes) in embeddings.chain(linears) {
             let name = format.map_or("bf16".to_owned(), |f: WeightFormat| f.codes.to_string());
             match all.iter_mut().find(|(other, _)| *other == name) {
                 Some((_, sum)) => *sum += bytes as u64,

@@ -51,6 +51,16 @@ pub enum Feature {
     LogitSoftCap,
     /// [`Mlp::Experts`].
     Experts,
+    /// Heads of different shapes in different layers.
+    UnevenHeads,
+    /// [`AttentionSpec::kv_from`].
+    SharedKv,
+    /// [`AttentionSpec::v_norm`].
+    ValueNorm,
+    /// [`LayerSpec::output_scale`].
+    OutputScale,
+    /// [`ModelSpec::per_layer_inputs`].
+    PerLayerInputs,
     /// [`AttentionSpec::output_gate`].
     OutputGate,
     /// [`RecurrentSpec::GatedDelta`].
@@ -61,7 +71,7 @@ pub enum Feature {
 
 impl Feature {
     /// What the CUDA backend computes.
-    pub const ON_GPU: [Self; 23] = [
+    pub const ON_GPU: [Self; 28] = [
         Self::NoRope,
         Self::PartialRope,
         Self::Scale,
@@ -82,6 +92,11 @@ impl Feature {
         Self::ResidualMultiplier,
         Self::LogitMultiplier,
         Self::LogitSoftCap,
+        Self::UnevenHeads,
+        Self::SharedKv,
+        Self::ValueNorm,
+        Self::OutputScale,
+        Self::PerLayerInputs,
         Self::OutputGate,
         Self::GatedDelta,
         Self::ShortConv,
@@ -111,6 +126,11 @@ impl fmt::Display for Feature {
             Self::LogitMultiplier => "a multiplier of logits (logit_scale, logits_scaling)",
             Self::LogitSoftCap => "capped logits (final_logit_softcapping)",
             Self::Experts => "a mixture of experts",
+            Self::UnevenHeads => "heads of different shapes in different layers",
+            Self::SharedKv => "layers that share keys and values (num_kv_shared_layers)",
+            Self::ValueNorm => "a norm of values",
+            Self::OutputScale => "a multiplier behind a layer (layer_scalar)",
+            Self::PerLayerInputs => "inputs of tokens to each layer (hidden_size_per_layer_input)",
             Self::OutputGate => "gated attention",
             Self::GatedDelta => "linear attention (the gated delta rule)",
             Self::ShortConv => "short convolutions",
@@ -162,11 +182,15 @@ impl ModelSpec {
             residual_multiplier,
             logit_multiplier,
             logit_soft_cap,
+            per_layer_inputs,
             tied_embeddings: _,
             max_positions: _,
             ropes: _,
             layers: _,
         } = self;
+        let mut shapes = self.attentions().map(|(_, attention)| attention.heads());
+        let first = shapes.next();
+        let has_uneven_heads = shapes.any(|shape| Some(shape) != first);
         needed(&[
             (Feature::LayerNorm, *kind == NormKind::Layer),
             (Feature::NormFromOne, *from_one),
@@ -175,6 +199,8 @@ impl ModelSpec {
             (Feature::ResidualMultiplier, *residual_multiplier != 1.0),
             (Feature::LogitMultiplier, *logit_multiplier != 1.0),
             (Feature::LogitSoftCap, logit_soft_cap.is_some()),
+            (Feature::PerLayerInputs, per_layer_inputs.is_some()),
+            (Feature::UnevenHeads, has_uneven_heads),
         ])
     }
 
@@ -185,6 +211,7 @@ impl ModelSpec {
             mixer_norm,
             mlp,
             mlp_norm,
+            output_scale,
         } = layer;
         let mut features = match mixer {
             Mixer::Attention(attention) => self.attention_features(attention),
@@ -205,6 +232,7 @@ impl ModelSpec {
             (Feature::ParallelMlp, *mlp_norm == NormPlace::Shared),
             (Feature::GeluTanh, activation == Activation::GeluTanh),
             (Feature::Experts, has_experts),
+            (Feature::OutputScale, *output_scale),
         ]));
         features
     }
@@ -213,6 +241,7 @@ impl ModelSpec {
         let AttentionSpec {
             q_heads: _,
             kv_heads: _,
+            kv_from,
             head_dim,
             rope,
             scale,
@@ -222,6 +251,8 @@ impl ModelSpec {
             qkv_bias: _,
             o_bias,
             qk_norm,
+            v_is_k: _,
+            v_norm,
             output_gate,
         } = attention;
         let rotary_dim = rope.map(|index| self.ropes[index].rotary_dim());
@@ -240,6 +271,8 @@ impl ModelSpec {
             (Feature::SoftCap, soft_cap.is_some()),
             (Feature::OutputBias, *o_bias),
             (Feature::WholeQkNorm, *qk_norm == QkNorm::Whole),
+            (Feature::SharedKv, kv_from.is_some()),
+            (Feature::ValueNorm, *v_norm),
             (Feature::OutputGate, *output_gate),
         ])
     }
@@ -255,7 +288,8 @@ fn needed(all: &[(Feature, bool)]) -> Vec<Feature> {
 mod tests {
     use super::*;
     use crate::model::{
-        ExpertActivation, ExpertsSpec, GatedDeltaSpec, Rope, Routing, ShortConvSpec, UniformModel,
+        ExpertActivation, ExpertsSpec, GatedDeltaSpec, PerLayerInputs, Rope, Routing,
+        ShortConvSpec, UniformModel,
     };
 
     fn plain() -> ModelSpec {
@@ -291,7 +325,7 @@ mod tests {
     fn every_feature_is_refused_by_name_and_layer() {
         assert_eq!(plain().refuse_beyond("a backend", &[]), Ok(()));
         type Change = fn(&mut LayerSpec);
-        let changes: [(Feature, Change); 15] = [
+        let changes: [(Feature, Change); 18] = [
             (Feature::NoRope, |l| l.attention_mut().rope = None),
             (Feature::Scale, |l| l.attention_mut().scale = 1.0),
             (Feature::Window, |l| l.attention_mut().window = Some(8)),
@@ -301,6 +335,9 @@ mod tests {
             (Feature::WholeQkNorm, |l| {
                 l.attention_mut().qk_norm = QkNorm::Whole;
             }),
+            (Feature::SharedKv, |l| l.attention_mut().kv_from = Some(0)),
+            (Feature::ValueNorm, |l| l.attention_mut().v_norm = true),
+            (Feature::OutputScale, |l| l.output_scale = true),
             (Feature::NormAfter, |l| l.mixer_norm = NormPlace::After),
             (Feature::NormBoth, |l| l.mlp_norm = NormPlace::Both),
             (Feature::ParallelMlp, |l| l.mlp_norm = NormPlace::Shared),
@@ -344,7 +381,7 @@ mod tests {
             assert_eq!(spec.refuse_beyond("a backend", &[feature]), Ok(()));
         }
         type ModelChange = fn(&mut ModelSpec);
-        let changes: [(Feature, ModelChange); 7] = [
+        let changes: [(Feature, ModelChange); 9] = [
             (Feature::LayerNorm, |m| m.norms.kind = NormKind::Layer),
             (Feature::NormBias, |m| m.norms.bias = true),
             (Feature::NormFromOne, |m| m.norms.from_one = true),
@@ -354,6 +391,15 @@ mod tests {
             (Feature::ResidualMultiplier, |m| m.residual_multiplier = 2.0),
             (Feature::LogitMultiplier, |m| m.logit_multiplier = 2.0),
             (Feature::LogitSoftCap, |m| m.logit_soft_cap = Some(30.0)),
+            (Feature::PerLayerInputs, |m| {
+                m.per_layer_inputs = Some(PerLayerInputs {
+                    width: 8,
+                    embedding_multiplier: 1.0,
+                });
+            }),
+            (Feature::UnevenHeads, |m| {
+                m.layers[1].attention_mut().kv_heads = 1
+            }),
         ];
         for (feature, change) in changes {
             let mut spec = plain();

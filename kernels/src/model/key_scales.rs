@@ -40,6 +40,12 @@ pub enum KeyScaleError {
         /// Channels of a head.
         head_dim: usize,
     },
+    /// There is no one list for each layer with attention.
+    #[error(
+        "key scales need heads of one shape in all layers, each with keys of its own; this model's \
+         layers differ"
+    )]
+    UnevenHeads,
     /// Channels of a pair do not share a λ.
     #[error("key scales need RoPE over whole heads, or none; layer {layer} rotates a part")]
     PartialRope {
@@ -54,6 +60,9 @@ impl OnlineKeyScales {
     /// # Errors
     /// Otherwise why not.
     pub fn check(&self, spec: &ModelSpec) -> Result<(), KeyScaleError> {
+        if !spec.has_one_head_shape() {
+            return Err(KeyScaleError::UnevenHeads);
+        }
         let heads = spec.heads();
         if !heads.head_dim.is_multiple_of(2) {
             return Err(KeyScaleError::OddHeads {

@@ -8,6 +8,7 @@
 mod experts;
 mod features;
 mod key_scales;
+mod kv_place;
 pub(crate) mod ops;
 mod random;
 mod recurrent;
@@ -24,6 +25,7 @@ pub use experts::{
 };
 pub use features::Feature;
 pub use key_scales::{KeyScaleError, OnlineKeyScales};
+pub use kv_place::KvPlace;
 pub use random::RandomWeights;
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 pub(crate) use random::Uniform;
@@ -33,7 +35,7 @@ pub use rope::{LongRope, Rope};
 pub use rotated::{Rotated, RotatedError};
 pub use spec::{
     Activation, AttentionSpec, HeadShape, LayerSpec, Mixer, Mlp, ModelSpec, NormKind, NormPlace,
-    Norms, QkNorm, UniformModel,
+    Norms, PerLayerInputs, QkNorm, UniformModel,
 };
 pub use spec_error::SpecError;
 pub use tensor_names::{LayerTensor, TensorName};

@@ -28,6 +28,10 @@ pub(crate) enum Buffer {
     Gated,
     /// `[hidden]`: what a part of a layer is about to add to the residual stream.
     Branch,
+    /// `[layers * width]`: what each layer gets of a token.
+    LayerInputs,
+    /// `[width]`: what a layer makes of that.
+    LayerInput,
     /// `[vocab]`.
     Logits,
 }
@@ -57,6 +61,12 @@ pub(crate) enum LinearName {
     ExpertGateUp(usize),
     /// The last product of every expert of a layer, stacked.
     ExpertDown(usize),
+    /// What all layers get of a token, of its embedding.
+    PerLayerProjection,
+    /// What opens a layer's own input.
+    InputGate(usize),
+    /// The product behind that.
+    InputOut(usize),
     /// The output projection, which is the embedding where the two are tied.
     LmHead,
 }
@@ -71,6 +81,7 @@ impl LinearName {
         };
         let is_shared = |layer: usize| spec.layers[layer].experts().is_some();
         match self {
+            Self::Qkv(layer) if spec.attention(layer).kv_from.is_some() => of(layer, &[L::Q]),
             Self::Qkv(layer) => of(layer, &[L::Q, L::K, L::V]),
             Self::Recurrent(layer) => match spec.layers[layer].recurrent() {
                 Some(RecurrentSpec::ShortConv(_)) => of(layer, &[L::ConvIn]),
@@ -98,6 +109,9 @@ impl LinearName {
             Self::Down(layer) => of(layer, &[L::Down]),
             Self::ExpertGateUp(layer) => of(layer, &[L::ExpertGate, L::ExpertUp]),
             Self::ExpertDown(layer) => of(layer, &[L::ExpertDown]),
+            Self::PerLayerProjection => vec![TensorName::PerLayerProjection],
+            Self::InputGate(layer) => of(layer, &[L::InputGate]),
+            Self::InputOut(layer) => of(layer, &[L::InputOut]),
             Self::LmHead if spec.tied_embeddings => vec![TensorName::Embedding],
             Self::LmHead => vec![TensorName::LmHead],
         }
@@ -109,8 +123,10 @@ impl LinearName {
         let has_biases = |layer: usize| spec.layers[layer].experts().is_some_and(|e| e.biases);
         match self {
             Self::Qkv(layer) if spec.attention(layer).qkv_bias => {
-                let names = [L::QBias, L::KBias, L::VBias];
-                names.map(|t| TensorName::Layer(layer, t)).to_vec()
+                let has_kv = spec.attention(layer).kv_from.is_none();
+                let names = [L::QBias, L::KBias, L::VBias].into_iter();
+                let names = names.take(if has_kv { 3 } else { 1 });
+                names.map(|t| TensorName::Layer(layer, t)).collect()
             }
             Self::O(layer) if spec.layers[layer].has_o_bias() => {
                 let bias = match &spec.layers[layer].mixer {
@@ -190,6 +206,13 @@ pub(crate) enum Op {
     Experts { layer: usize, input: Buffer },
     /// `Residual += Branch`, times the residual multiplier.
     Add,
+    /// `LayerInputs` = its norm, layer by layer, and the embeddings of the step's tokens
+    /// ([`PerLayerInputs`](super::PerLayerInputs)).
+    FinishLayerInputs,
+    /// `LayerInput = activation(LayerInput) ⊙` a layer's part of `LayerInputs`.
+    OpenLayerInput(usize),
+    /// `Residual *=` a layer's output scale.
+    ScaleResidual(usize),
     /// Only rows of `Residual` whose logits are wanted go on.
     SelectRows,
     /// `Logits` times their multiplier, and capped.
@@ -199,16 +222,31 @@ pub(crate) enum Op {
 /// The forward pass of a valid spec.
 pub(crate) fn forward(spec: &ModelSpec) -> Vec<Op> {
     let mut ops = vec![Op::Embed];
+    let has_inputs = spec.per_layer_inputs.is_some();
+    if has_inputs {
+        ops.push(Op::Linear {
+            linear: LinearName::PerLayerProjection,
+            input: Buffer::Residual,
+            output: Buffer::LayerInputs,
+        });
+        ops.push(Op::FinishLayerInputs);
+    }
     for (index, layer) in spec.layers.iter().enumerate() {
         mixer(&mut ops, index, layer);
         let is_last = index + 1 == spec.layers.len();
-        // What attention and MLP share is of all rows.
-        let shares = layer.mlp_norm == NormPlace::Shared;
+        // What attention and MLP share is of all rows, and so are inputs of layers.
+        let shares = layer.mlp_norm == NormPlace::Shared || has_inputs;
         if is_last && !shares {
             // Nothing after the last attention is needed of rows without logits.
             ops.push(Op::SelectRows);
         }
         mlp(&mut ops, index, layer);
+        if has_inputs {
+            layer_input(&mut ops, index);
+        }
+        if layer.output_scale {
+            ops.push(Op::ScaleResidual(index));
+        }
         if is_last && shares {
             ops.push(Op::SelectRows);
         }
@@ -287,6 +325,22 @@ fn mlp(ops: &mut Vec<Op>, index: usize, layer: &LayerSpec) {
     }
     let norm = TensorName::Layer(index, LayerTensor::MlpPostNorm);
     add_branch(ops, place.is_after().then_some(norm));
+}
+
+/// What a layer adds of its own input.
+fn layer_input(ops: &mut Vec<Op>, index: usize) {
+    ops.push(Op::Linear {
+        linear: LinearName::InputGate(index),
+        input: Buffer::Residual,
+        output: Buffer::LayerInput,
+    });
+    ops.push(Op::OpenLayerInput(index));
+    ops.push(Op::Linear {
+        linear: LinearName::InputOut(index),
+        input: Buffer::LayerInput,
+        output: Buffer::Branch,
+    });
+    add_branch(ops, Some(TensorName::Layer(index, LayerTensor::InputNorm)));
 }
 
 /// A dense MLP, or a shared expert.

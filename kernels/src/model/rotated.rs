@@ -40,7 +40,7 @@ impl<'a, W: WeightSource> Rotated<'a, W> {
         (first, width): (usize, usize),
         out: &mut [bf16],
     ) -> Result<(), RotatedError<W::Error>> {
-        let dim = self.spec.heads().head_dim;
+        let dim = self.spec.kv_geometry().head_dim;
         let end = first + out.len() / width;
         let (from, to) = (first / dim * dim, end.next_multiple_of(dim));
         if (from, to) == (first, end) {
@@ -62,7 +62,7 @@ impl<'a, W: WeightSource> Rotated<'a, W> {
         (first, width): (usize, usize),
         out: &mut [bf16],
     ) -> Result<(), RotatedError<W::Error>> {
-        debug_assert!(width > 1 || (first == 0 && out.len() == self.spec.heads().kv_width()));
+        debug_assert!(width > 1 || name.shape(self.spec) == [out.len()] && first == 0);
         let read = self.source.read_rows(name, first, out);
         read.map_err(RotatedError::Source)
     }
@@ -91,7 +91,7 @@ impl<W: WeightSource> WeightSource for Rotated<'_, W> {
                 let read = self.source.read_rows(name, first_row, out);
                 read.map_err(RotatedError::Source)?;
                 if let TensorName::Layer(_, LayerTensor::O) = name {
-                    fold_o(out, self.spec.heads().head_dim)?;
+                    fold_o(out, self.spec.kv_geometry().head_dim)?;
                 }
                 Ok(())
             }

@@ -5,6 +5,7 @@
 //! does not compute ([`ModelSpec::refuse_beyond`]).
 
 use super::experts::ExpertsSpec;
+use super::kv_place::{self, KvPlace};
 use super::recurrent::RecurrentSpec;
 use super::rope::Rope;
 use super::spec_error::SpecError;
@@ -29,6 +30,8 @@ pub struct ModelSpec {
     pub logit_multiplier: f32,
     /// After that they become `cap * tanh(logit / cap)`.
     pub logit_soft_cap: Option<f32>,
+    /// What layers get of each token beside the residual stream, if they do.
+    pub per_layer_inputs: Option<PerLayerInputs>,
     /// The embedding is also the output projection; there is no `LmHead` tensor.
     pub tied_embeddings: bool,
     /// Positions the model was made for.
@@ -37,6 +40,18 @@ pub struct ModelSpec {
     pub ropes: Vec<Rope>,
     /// The layers, first to last.
     pub layers: Vec<LayerSpec>,
+}
+
+/// Each layer gets an input of its own for every token (Gemma 4's per-layer embeddings): with `e`
+/// the token's embedding as it enters the first layer,
+/// `(norm(W_model e / sqrt(hidden)) + multiplier * table[token]) / sqrt(2)`. Behind its MLP a layer
+/// adds `norm(W_out (activation(W_gate x) ⊙ input))` to the residual stream `x`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PerLayerInputs {
+    /// Channels of a layer's input.
+    pub width: usize,
+    /// Rows of the table are multiplied by it as they are looked up.
+    pub embedding_multiplier: f32,
 }
 
 /// How norms are computed: all of a model's, with [`ModelSpec::norm_eps`].
@@ -73,6 +88,8 @@ pub struct LayerSpec {
     pub mlp: Mlp,
     /// Where that is normalised.
     pub mlp_norm: NormPlace,
+    /// At its end the residual stream is multiplied by a learned number (Gemma 4).
+    pub output_scale: bool,
 }
 
 /// What mixes the tokens of a sequence.
@@ -142,6 +159,9 @@ pub struct AttentionSpec {
     pub q_heads: usize,
     /// Key and value heads.
     pub kv_heads: usize,
+    /// The layer before whose keys and values it reads; it has none of its own then, and heads of
+    /// the same shape (Gemma 4).
+    pub kv_from: Option<usize>,
     /// Channels of a head; a multiple of 8. A GPU takes multiples of 16 up to 256.
     pub head_dim: usize,
     /// Index into [`ModelSpec::ropes`]; a layer without one knows no positions.
@@ -160,6 +180,11 @@ pub struct AttentionSpec {
     pub o_bias: bool,
     /// How queries and keys are normalised before RoPE.
     pub qk_norm: QkNorm,
+    /// Its `V` tensor is its `K` tensor, which checkpoints store once (Gemma 4). Where weights lie
+    /// depends on it, what is computed does not.
+    pub v_is_k: bool,
+    /// Values are RMS-normalised by head, without weights (Gemma 4).
+    pub v_norm: bool,
     /// What attention puts out is multiplied by the sigmoid of a product of its own (Qwen3-Next).
     pub output_gate: bool,
 }
@@ -176,7 +201,7 @@ pub enum QkNorm {
     Whole,
 }
 
-/// Heads of attention, the same in every layer as long as the KV pool has one page shape.
+/// Heads of attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadShape {
     /// Query heads.
@@ -215,6 +240,7 @@ impl AttentionSpec {
         Self {
             q_heads,
             kv_heads,
+            kv_from: None,
             head_dim,
             rope: Some(0),
             scale: Self::default_scale(head_dim),
@@ -224,6 +250,8 @@ impl AttentionSpec {
             qkv_bias: false,
             o_bias: false,
             qk_norm: QkNorm::None,
+            v_is_k: false,
+            v_norm: false,
             output_gate: false,
         }
     }
@@ -231,6 +259,14 @@ impl AttentionSpec {
     /// `1 / sqrt(head_dim)`, in f32.
     pub fn default_scale(head_dim: usize) -> f32 {
         1.0 / (head_dim as f32).sqrt()
+    }
+
+    /// Channels of the queries, and of its own keys and values.
+    pub fn heads_width(&self) -> usize {
+        match self.kv_from {
+            Some(_) => self.heads().q_width(),
+            None => self.heads().qkv_width(),
+        }
     }
 
     /// Its heads.
@@ -297,6 +333,7 @@ impl LayerSpec {
     }
 
     /// What opens the gates of its MLP.
+    /// That of per-layer inputs, too.
     pub fn activation(&self) -> Activation {
         match &self.mlp {
             Mlp::Dense { activation, .. } => *activation,
@@ -309,7 +346,8 @@ impl LayerSpec {
 const DIMENSION_MAX: usize = 1 << 24;
 
 impl ModelSpec {
-    /// The heads of every layer with attention of a valid spec.
+    /// The heads of the first layer with attention of a valid spec, and of all others unless
+    /// [`ModelSpec::has_one_head_shape`] says otherwise.
     pub fn heads(&self) -> HeadShape {
         let mut attentions = self.attentions();
         let (_, first) = attentions.next().expect("a valid model has attention");
@@ -331,10 +369,36 @@ impl ModelSpec {
         layers.filter_map(|(index, layer)| Some((index, layer.attention()?)))
     }
 
-    /// Which of the KV cache's layers a layer's pages are: it has as many as there are layers with
-    /// attention.
-    pub fn kv_layer(&self, layer: usize) -> usize {
-        self.attentions().take_while(|(at, _)| *at < layer).count()
+    /// Channels of a layer's own input; 0 without such.
+    pub fn input_width(&self) -> usize {
+        self.per_layer_inputs.map_or(0, |inputs| inputs.width)
+    }
+
+    /// Channels of all layers' inputs.
+    pub fn per_layer_width(&self) -> usize {
+        self.layers.len() * self.input_width()
+    }
+
+    /// Whether all layers with attention have heads of one shape, and keys and values of their own:
+    /// the KV cache has a layer for each then.
+    pub fn has_one_head_shape(&self) -> bool {
+        let heads = self.heads();
+        let mut attentions = self.attentions();
+        attentions.all(|(_, spec)| spec.heads() == heads && spec.kv_from.is_none())
+    }
+
+    /// Where the keys and values that a layer reads lie in the KV cache.
+    ///
+    /// # Panics
+    /// If the layer has no attention.
+    pub fn kv_place(&self, layer: usize) -> KvPlace {
+        KvPlace::of(self, layer)
+    }
+
+    /// The KV cache's layers, in order: the attention layer that writes each.
+    pub fn kv_layers(&self) -> impl Iterator<Item = usize> {
+        let own = self.attentions().filter(|(_, spec)| spec.kv_from.is_none());
+        own.flat_map(|(layer, _)| std::iter::repeat_n(layer, self.kv_place(layer).layers()))
     }
 
     /// Floats of a sequence's states, those of all recurrent layers together.
@@ -385,11 +449,9 @@ impl ModelSpec {
 
     /// The geometry of this model's KV cache.
     pub fn kv_geometry(&self) -> KvGeometry {
-        let HeadShape {
-            kv_heads, head_dim, ..
-        } = self.heads();
-        let windows = self.attentions().map(|(_, attention)| {
-            let window = attention.window?;
+        let (kv_heads, head_dim) = kv_place::records(self);
+        let windows = self.kv_layers().map(|layer| {
+            let window = self.attention(layer).window?;
             let is_short = window < self.max_positions;
             u32::try_from(window).ok().filter(|_| is_short)
         });
@@ -431,6 +493,14 @@ impl ModelSpec {
         {
             return Err(SpecError::NotFinite("the soft cap of logits"));
         }
+        if let Some(inputs) = &self.per_layer_inputs {
+            dimension("per-layer inputs", inputs.width)?;
+            if !is_sound(inputs.embedding_multiplier) {
+                return Err(SpecError::NotFinite(
+                    "the multiplier of per-layer embeddings",
+                ));
+            }
+        }
         if self.attentions().next().is_none() {
             return Err(SpecError::NoAttention);
         }
@@ -459,12 +529,17 @@ impl ModelSpec {
         if !q_heads.is_multiple_of(kv_heads) {
             return Err(SpecError::Heads { q_heads, kv_heads });
         }
-        if spec.heads() != self.heads() {
-            return Err(SpecError::UnevenHeads {
-                layer,
-                found: spec.heads(),
-                expected: self.heads(),
+        if let Some(from) = spec.kv_from {
+            let source = self.layers[..layer]
+                .get(from)
+                .and_then(LayerSpec::attention);
+            let is_alike = source.is_some_and(|source| {
+                let heads = (source.kv_heads, source.head_dim, source.window);
+                source.kv_from.is_none() && heads == (kv_heads, spec.head_dim, spec.window)
             });
+            if !is_alike {
+                return Err(SpecError::SharedKv { layer, from });
+            }
         }
         if !is_sound(spec.scale) {
             return Err(SpecError::NotFinite("the attention scale"));
@@ -551,6 +626,7 @@ impl UniformModel {
                 activation: self.activation,
             },
             mlp_norm: NormPlace::Before,
+            output_scale: false,
         };
         ModelSpec {
             hidden: self.hidden,
@@ -561,6 +637,7 @@ impl UniformModel {
             residual_multiplier: 1.0,
             logit_multiplier: 1.0,
             logit_soft_cap: None,
+            per_layer_inputs: None,
             tied_embeddings: self.tied_embeddings,
             max_positions: self.max_positions,
             ropes: vec![self.rope],

@@ -1,7 +1,6 @@
 //! What can be wrong with a spec.
 
 use super::features::Feature;
-use super::spec::HeadShape;
 use crate::kv::GeometryError;
 
 /// A spec that no backend can run.
@@ -40,18 +39,16 @@ pub enum SpecError {
     /// No layer has attention.
     #[error("the model has no attention, which this engine does not serve")]
     NoAttention,
-    /// Layers have heads of different shapes.
+    /// A layer reads keys and values of one that cannot give them.
     #[error(
-        "layer {layer} has {found:?}, the first one with attention {expected:?}; the KV cache has \
-         one page shape for all layers"
+        "layer {layer} reads the keys and values of layer {from}, which must come before it, have \
+         keys and values of its own, and heads and a window like its"
     )]
-    UnevenHeads {
-        /// The layer that differs.
+    SharedKv {
+        /// The layer.
         layer: usize,
-        /// Its heads.
-        found: HeadShape,
-        /// The first layer's.
-        expected: HeadShape,
+        /// What it refers to.
+        from: usize,
     },
     /// RoPE rotates more channels than a head has, or none.
     #[error("RoPE needs 1 to {expected} frequencies (half of head_dim), got {actual}")]

@@ -17,6 +17,12 @@ pub enum TensorName {
     FinalNormBias,
     /// `[vocab][hidden]`; absent if the embeddings are tied.
     LmHead,
+    /// `[vocab][layers * width]`, only with per-layer inputs, as the next two.
+    PerLayerEmbedding,
+    /// `[layers * width][hidden]`.
+    PerLayerProjection,
+    /// `[width]`.
+    PerLayerNorm,
     /// A tensor of one layer, counted from 0.
     Layer(usize, LayerTensor),
 }
@@ -128,6 +134,14 @@ pub enum LayerTensor {
     SharedDown,
     /// `[1][hidden]`, only with a gated shared expert.
     SharedScore,
+    /// `[width]` of per-layer inputs `[hidden]`, only with such, as the next two.
+    InputGate,
+    /// `[hidden][width]`.
+    InputOut,
+    /// `[hidden]`.
+    InputNorm,
+    /// `[1]`: what the residual stream is multiplied by behind the layer, only with that.
+    OutputScale,
     /// `[hidden]`, only with a norm after the MLP.
     MlpPostNorm,
     /// `[hidden]`, only with a norm after the MLP that has a bias.
@@ -141,6 +155,9 @@ impl fmt::Display for TensorName {
             Self::FinalNorm => f.write_str("final norm"),
             Self::FinalNormBias => f.write_str("bias of the final norm"),
             Self::LmHead => f.write_str("output projection"),
+            Self::PerLayerEmbedding => f.write_str("per-layer embedding"),
+            Self::PerLayerProjection => f.write_str("projection of per-layer inputs"),
+            Self::PerLayerNorm => f.write_str("norm of per-layer inputs"),
             Self::Layer(layer, tensor) => write!(f, "layer {layer} {tensor:?}"),
         }
     }
@@ -156,10 +173,16 @@ impl TensorName {
     pub fn is_norm(self) -> bool {
         use LayerTensor as L;
         match self {
-            Self::FinalNorm => true,
+            Self::FinalNorm | Self::PerLayerNorm => true,
             Self::Layer(_, tensor) => matches!(
                 tensor,
-                L::AttnNorm | L::AttnPostNorm | L::MlpNorm | L::MlpPostNorm | L::QNorm | L::KNorm
+                L::AttnNorm
+                    | L::AttnPostNorm
+                    | L::MlpNorm
+                    | L::MlpPostNorm
+                    | L::InputNorm
+                    | L::QNorm
+                    | L::KNorm
             ),
             _ => false,
         }
@@ -190,6 +213,11 @@ impl TensorName {
         match self {
             Self::Embedding | Self::LmHead => vec![spec.vocab, hidden],
             Self::FinalNorm | Self::FinalNormBias => vec![hidden],
+            Self::PerLayerEmbedding => vec![spec.vocab, spec.per_layer_width()],
+            Self::PerLayerProjection => vec![spec.per_layer_width(), hidden],
+            Self::PerLayerNorm => vec![spec.input_width()],
+            Self::Layer(_, LayerTensor::InputGate) => vec![spec.input_width(), hidden],
+            Self::Layer(_, LayerTensor::InputOut) => vec![hidden, spec.input_width()],
             Self::Layer(layer, tensor) => tensor.shape(hidden, &spec.layers[layer]),
         }
     }
@@ -223,11 +251,26 @@ impl TensorName {
     /// Every tensor that a model of `spec` has, in load order.
     pub fn all(spec: &ModelSpec) -> Vec<TensorName> {
         let mut names = vec![Self::Embedding];
+        if spec.per_layer_inputs.is_some() {
+            names.extend([
+                Self::PerLayerEmbedding,
+                Self::PerLayerProjection,
+                Self::PerLayerNorm,
+            ]);
+        }
         for (index, layer) in spec.layers.iter().enumerate() {
             for tensor in LayerTensor::all(layer) {
                 let name = Self::Layer(index, tensor);
                 names.push(name);
                 names.extend(name.norm_bias().filter(|_| spec.norms.bias));
+            }
+            if spec.per_layer_inputs.is_some() {
+                use LayerTensor as L;
+                let tensors = [L::InputGate, L::InputOut, L::InputNorm];
+                names.extend(tensors.map(|tensor| Self::Layer(index, tensor)));
+            }
+            if layer.output_scale {
+                names.push(Self::Layer(index, LayerTensor::OutputScale));
             }
         }
         names.push(Self::FinalNorm);
@@ -268,6 +311,8 @@ impl LayerTensor {
                 | L::SharedGate
                 | L::SharedUp
                 | L::SharedDown
+                | L::InputGate
+                | L::InputOut
         )
     }
 
@@ -303,6 +348,7 @@ impl LayerTensor {
             Self::ExpertGateBias | Self::ExpertUpBias => vec![experts, inner],
             Self::ExpertDownBias => vec![experts, hidden],
             Self::SharedScore => vec![1, hidden],
+            Self::OutputScale => vec![1],
             // Norms.
             _ => vec![hidden],
         }
@@ -399,15 +445,16 @@ impl LayerTensor {
         let spec = match mixer {
             Mixer::Attention(attention) => {
                 let has_qk_norm = attention.qk_norm != QkNorm::None;
+                let has_kv = attention.kv_from.is_none();
                 let tensors = [
                     (Self::Q, true),
-                    (Self::K, true),
-                    (Self::V, true),
+                    (Self::K, has_kv),
+                    (Self::V, has_kv),
                     (Self::QBias, attention.qkv_bias),
-                    (Self::KBias, attention.qkv_bias),
-                    (Self::VBias, attention.qkv_bias),
+                    (Self::KBias, attention.qkv_bias && has_kv),
+                    (Self::VBias, attention.qkv_bias && has_kv),
                     (Self::QNorm, has_qk_norm),
-                    (Self::KNorm, has_qk_norm),
+                    (Self::KNorm, has_qk_norm && has_kv),
                     (Self::Sinks, attention.sinks),
                     (Self::OutputGate, attention.output_gate),
                     (Self::O, true),

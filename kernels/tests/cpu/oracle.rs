@@ -2,8 +2,8 @@
 
 use ebb_kernels::model::{
     Activation, ExpertActivation, ExpertGroups, ExpertsSpec, LongRope, Mixer, Mlp, ModelSpec,
-    NormKind, NormPlace, QkNorm, RecurrentSpec, Rope, RouterScores, Routing, SharedExpert,
-    ShortConvSpec,
+    NormKind, NormPlace, PerLayerInputs, QkNorm, RecurrentSpec, Rope, RouterScores, Routing,
+    SharedExpert, ShortConvSpec,
 };
 
 use crate::common::oracle::Oracle;
@@ -99,6 +99,65 @@ fn recurrences_between_gated_attention() {
             };
             spec.layers[2].mixer = Mixer::Recurrent(RecurrentSpec::ShortConv(conv));
             spec.norms.from_one = true;
+        },
+        ..Family::LLAMA
+    });
+}
+
+/// Gemma 4's: heads of two widths, of which the wider are in parts, layers that share keys and
+/// values, an input for each layer, and a multiplier behind it.
+fn of_gemma4(spec: &mut ModelSpec) {
+    let last = spec.layers[0].clone();
+    spec.layers.resize(5, last);
+    spec.ropes.push(Rope::new(vec![1.0; 48], 1.0));
+    let pairs = spec.ropes[1].inv_freq.iter_mut().enumerate();
+    // Only some of the wide heads' pairs rotate.
+    pairs.for_each(|(i, freq)| *freq = if i < 12 { 0.3f32.powi(i as i32) } else { 0.0 });
+    spec.per_layer_inputs = Some(PerLayerInputs {
+        width: 24,
+        embedding_multiplier: 2.5,
+    });
+    for (index, layer) in spec.layers.iter_mut().enumerate() {
+        layer.output_scale = index != 1;
+        (layer.mixer_norm, layer.mlp_norm) = (NormPlace::Both, NormPlace::Both);
+        let attention = layer.attention_mut();
+        attention.v_norm = true;
+        attention.qk_norm = QkNorm::PerHead;
+        attention.scale = 0.2;
+        match index % 2 {
+            0 => attention.window = Some(70),
+            _ => (attention.head_dim, attention.rope) = (96, Some(1)),
+        }
+        attention.kv_from = index.checked_sub(3).map(|shared| shared + 1);
+    }
+    // The fourth and the fifth read what the second and the third have.
+    spec.layers[4].mlp = Mlp::Dense {
+        intermediate: 2 * spec.layers[4].intermediate(),
+        activation: Activation::GeluTanh,
+    };
+}
+
+#[test]
+fn wide_heads_shared_keys_and_inputs_of_layers() {
+    for kv_heads in [1, 2] {
+        check(Family {
+            q_heads: 4,
+            kv_heads,
+            head_dim: 32,
+            layers: of_gemma4,
+            ..Family::LLAMA
+        });
+    }
+    // Wide heads fewer than narrow ones: narrow ones lie in several layers of the cache.
+    check(Family {
+        q_heads: 8,
+        kv_heads: 4,
+        head_dim: 32,
+        layers: |spec| {
+            of_gemma4(spec);
+            for layer in [1, 3] {
+                spec.layers[layer].attention_mut().kv_heads = 2;
+            }
         },
         ..Family::LLAMA
     });

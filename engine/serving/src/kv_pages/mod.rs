@@ -34,14 +34,19 @@ pub(crate) fn protected_formats(sealed: &[FormatId], protect: Protect) -> Vec<Fo
 }
 
 /// The first layer whose keys have codes of RoPE's pairs of channels, although RoPE rotates a part
-/// of its heads and so has other pairs: the layer, the format, and the channels that rotate.
+/// of its heads, or a record is a part of a head, and so has other pairs: the layer of the model,
+/// the format, and the channels of a record that rotate in pairs.
 pub(crate) fn other_pairs(
     model: &ModelSpec,
     formats: &[FormatId],
 ) -> Option<(usize, FormatId, usize)> {
-    let mut keys = formats.iter().step_by(2).zip(model.attentions());
-    keys.find_map(|(&format, (layer, attention))| {
-        let rotary_dim = model.ropes[attention.rope?].rotary_dim();
+    let mut keys = formats.iter().step_by(2).zip(model.kv_layers());
+    keys.find_map(|(&format, layer)| {
+        let attention = model.attention(layer);
+        let rotary_dim = match model.kv_place(layer).parts() {
+            1 => model.ropes[attention.rope?].rotary_dim(),
+            _ => 0,
+        };
         let is_partial = rotary_dim < attention.head_dim;
         (is_partial && format.is_of_rope_pairs()).then_some((layer, format, rotary_dim))
     })

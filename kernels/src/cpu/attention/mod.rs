@@ -21,7 +21,7 @@ use super::shared::SharedSlice;
 use super::simd::{Isa, Kernel, Simd};
 use super::threads::{Pool, TaskPanic};
 use crate::BLOCK_TOKENS;
-use pages::HeadPage;
+use crate::model::KvPlace;
 use plan::{Task, Unit};
 use rows::{Block, MAX_ROWS, Shape, add_sink, finish, merge, state_stride};
 
@@ -35,7 +35,8 @@ pub(crate) fn max_query_rows(group: usize) -> usize {
 pub(crate) struct Attention<'a> {
     pub(crate) pages: Pages<'a>,
     pub(crate) plan: &'a Plan,
-    pub(crate) layer: usize,
+    /// Where the layer's keys and values lie.
+    pub(crate) place: KvPlace,
     pub(crate) heads: Heads,
     /// `[rows][query_stride]`; a row starts with its query heads.
     pub(crate) queries: &'a [f32],
@@ -181,11 +182,9 @@ impl Kernel for RunTask<'_, '_> {
             let (id, tokens) = block_and_tokens(block);
             let seen = Block {
                 pages: &attention.pages,
-                first: HeadPage {
-                    block: id,
-                    layer: attention.layer,
-                    kv_head: unit.first_head as usize,
-                },
+                block: id,
+                place: attention.place,
+                first_head: unit.first_head as usize,
                 tokens,
                 next,
             };

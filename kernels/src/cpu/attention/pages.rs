@@ -24,13 +24,13 @@ pub(crate) struct Pages<'a> {
     pub(crate) tables: &'a BlockTables,
 }
 
-/// The page of one head in one layer of one block.
+/// A record of one side of one layer of the KV cache in one block: a head's, or a part's of it.
 #[derive(Clone, Copy)]
 pub(super) struct HeadPage {
     /// Its number in the block tables.
     pub(super) block: u32,
     pub(super) layer: usize,
-    pub(super) kv_head: usize,
+    pub(super) record: usize,
 }
 
 /// What is read at once: a piece of one side.
@@ -157,7 +157,7 @@ impl Pages<'_> {
 
     /// Where a record lies in the frames of a shrunk block.
     fn record_place(&self, page: HeadPage, level: u16, side: Side) -> RecordPlace {
-        let record = self.geometry.record(page.layer, side, page.kv_head);
+        let record = self.geometry.record(page.layer, side, page.record);
         self.layout.place(level, record)
     }
 
@@ -188,7 +188,7 @@ impl Pages<'_> {
     ) -> impl Iterator<Item = (*const u8, usize, usize)> {
         debug_assert_eq!(self.tables.block_and_room(page.block).0, 0);
         debug_assert!(item.tokens <= PIECE);
-        let record = self.geometry.record(page.layer, item.side, page.kv_head);
+        let record = self.geometry.record(page.layer, item.side, page.record);
         (0..item.tokens)
             .step_by(SUB_BLOCK_TOKENS)
             .map(move |first| {

@@ -54,11 +54,12 @@ pub(super) struct Task {
     cost: u64,
 }
 
-/// The attention work of a step in layers of one window.
+/// The attention work of a step in layers of one window and shape of heads.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     /// Tokens that a query sees, itself included; all when absent.
     window: Option<usize>,
+    heads: Heads,
     pub(super) units: Vec<Unit>,
     pub(super) tasks: Vec<Task>,
     /// Units whose blocks are divided among tasks, to be merged afterwards.
@@ -69,8 +70,8 @@ pub(crate) struct Plan {
 /// No unit is split if all results over single blocks would exceed this.
 const MAX_PARTIAL_FLOATS: usize = 16 << 20;
 
-/// The heads of a model.
-#[derive(Debug, Clone, Copy)]
+/// The heads of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Heads {
     pub(crate) kv_heads: usize,
     /// Query heads of a KV head.
@@ -88,23 +89,28 @@ impl From<HeadShape> for Heads {
     }
 }
 
-/// A plan for each window of a model's layers.
+/// A plan for each window and shape of heads of a model's layers.
 #[derive(Debug)]
 pub(crate) struct Plans(Vec<Plan>);
 
 impl Plans {
-    /// For layers of these windows.
-    pub(crate) fn new(windows: impl Iterator<Item = Option<usize>>) -> Self {
-        let mut windows: Vec<_> = windows.collect();
-        windows.sort_unstable();
-        windows.dedup();
-        Self(windows.into_iter().map(Plan::new).collect())
+    /// For layers of these windows and heads.
+    pub(crate) fn new(layers: impl Iterator<Item = (Option<usize>, Heads)>) -> Self {
+        let mut layers: Vec<_> = layers.collect();
+        layers.sort_unstable();
+        layers.dedup();
+        let plans = layers.into_iter();
+        Self(
+            plans
+                .map(|(window, heads)| Plan::new(window, heads))
+                .collect(),
+        )
     }
 
     /// Plans a checked step.
-    pub(crate) fn build(&mut self, input: &StepInput, heads: Heads, threads: usize) {
+    pub(crate) fn build(&mut self, input: &StepInput, threads: usize) {
         for plan in &mut self.0 {
-            plan.build(input, heads, threads);
+            plan.build(input, threads);
         }
     }
 
@@ -114,21 +120,23 @@ impl Plans {
         floats.max().unwrap_or(0)
     }
 
-    /// The plan of layers with this window.
+    /// The plan of layers with this window and these heads.
     ///
     /// # Panics
     /// If there is none.
-    pub(crate) fn of(&self, window: Option<usize>) -> &Plan {
-        let found = self.0.iter().find(|plan| plan.window == window);
-        found.expect("a plan for each window of the layers")
+    pub(crate) fn of(&self, window: Option<usize>, heads: Heads) -> &Plan {
+        let mut plans = self.0.iter();
+        let found = plans.find(|plan| (plan.window, plan.heads) == (window, heads));
+        found.expect("a plan for each window and shape of heads of the layers")
     }
 }
 
 impl Plan {
     /// No work yet, of layers of which a query sees `window` tokens.
-    pub(crate) fn new(window: Option<usize>) -> Self {
+    pub(crate) fn new(window: Option<usize>, heads: Heads) -> Self {
         Self {
             window,
+            heads,
             ..Self::default()
         }
     }
@@ -146,7 +154,8 @@ impl Plan {
     }
 
     /// Plans a checked step. Neither the division nor the thread count changes any result.
-    pub(crate) fn build(&mut self, input: &StepInput, heads: Heads, threads: usize) {
+    pub(crate) fn build(&mut self, input: &StepInput, threads: usize) {
+        let heads = self.heads;
         self.units.clear();
         self.tasks.clear();
         self.split.clear();
@@ -258,8 +267,8 @@ mod tests {
             group: 3,
             head_dim: 64,
         };
-        let mut plan = Plan::new(window);
-        plan.build(&input, heads, threads);
+        let mut plan = Plan::new(window, heads);
+        plan.build(&input, threads);
         plan
     }
 

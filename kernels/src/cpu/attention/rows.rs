@@ -16,6 +16,7 @@ use crate::cpu::gemm::{F32Panel, PANEL, Rows};
 use crate::cpu::math;
 use crate::cpu::simd::Simd;
 use crate::kv::Side;
+use crate::model::KvPlace;
 
 /// Query rows (rows of the step times query heads) that share the reading of a block.
 pub(super) const MAX_ROWS: usize = 96;
@@ -68,8 +69,12 @@ pub(super) struct Shape {
 #[derive(Clone, Copy)]
 pub(super) struct Block<'a> {
     pub(super) pages: &'a Pages<'a>,
-    /// The page of the first head.
-    pub(super) first: HeadPage,
+    /// The block, by its number in the tables.
+    pub(super) block: u32,
+    /// Where the layer's keys and values lie.
+    pub(super) place: KvPlace,
+    /// The unit's first KV head.
+    pub(super) first_head: usize,
     /// Its first tokens, as many as anybody sees.
     pub(super) tokens: usize,
     /// The block and the tokens that will be attended to next, if any.
@@ -81,19 +86,43 @@ impl Block<'_> {
         self.tokens.div_ceil(PIECE)
     }
 
-    fn page(&self, h: usize) -> HeadPage {
+    fn page(&self, h: usize, part: usize) -> HeadPage {
+        let (layer, record) = self.place.record(self.first_head + h, part);
         HeadPage {
-            kv_head: self.first.kv_head + h,
-            ..self.first
+            block: self.block,
+            layer,
+            record,
         }
     }
 
-    /// Where the item of a head lies that follows one, see [`Pages::runs`].
+    /// Whether products may be computed on codes: of heads that are one record, all of one format.
+    /// What others in the step ask for must not decide it.
+    fn may_have_codes(&self) -> bool {
+        self.place.parts() == 1 && self.place.layers() == 1
+    }
+
+    /// Reads an item of a head, part by part, to `out`: the channels of a part follow those of the
+    /// part before, in rows of keys and in panels of values.
+    #[inline(always)]
+    fn read<S: Simd>(&self, s: S, h: usize, item: Item, dequantised: &mut [f32], out: &mut [f32]) {
+        let parts = self.place.parts();
+        let floats = out.len() / parts;
+        for (part, out) in out.chunks_exact_mut(floats).enumerate() {
+            self.pages
+                .read(s, self.page(h, part), item, dequantised, out);
+        }
+    }
+
+    /// Where the item of a head lies that follows one, see [`Pages::runs`]; nowhere if it lies in
+    /// parts.
     #[inline(always)]
     fn runs_after(&self, h: usize, item: Item) -> Option<[*const u8; 2]> {
+        if self.place.parts() > 1 {
+            return None;
+        }
         let (block, tokens, side, piece) = match (item.piece + 1 < self.pieces(), item.side) {
-            (true, side) => (self.first.block, self.tokens, side, item.piece + 1),
-            (false, Side::K) => (self.first.block, self.tokens, Side::V, 0),
+            (true, side) => (self.block, self.tokens, side, item.piece + 1),
+            (false, Side::K) => (self.block, self.tokens, Side::V, 0),
             (false, Side::V) => {
                 let (block, tokens) = self.next?;
                 (block, tokens, Side::K, 0)
@@ -101,7 +130,7 @@ impl Block<'_> {
         };
         let page = HeadPage {
             block,
-            ..self.page(h)
+            ..self.page(h, 0)
         };
         Some(self.pages.runs(page, Item::new(side, piece, tokens)))
     }
@@ -113,23 +142,24 @@ impl Block<'_> {
         let last = Item::new(side, self.pieces() - 1, self.tokens);
         let start = |page, side| self.pages.runs(page, Item::new(side, 0, self.tokens))[0];
         if h + 1 < shape.kv_heads {
-            return start(self.page(h + 1), side);
+            return start(self.page(h + 1, 0), side);
         }
         let after = self.runs_after(0, last).map(|runs| runs[0]);
-        after.unwrap_or_else(|| start(self.page(h), side))
+        after.unwrap_or_else(|| start(self.page(h, 0), side))
     }
 }
 
 impl Scratch {
-    /// Scratch for `head_dim` channels and at most `rows` query rows.
-    pub(crate) fn new(head_dim: usize, rows: usize) -> Self {
+    /// Scratch for heads of at most `head_dim` channels, in records of `record_dim`, and at most
+    /// `rows` query rows.
+    pub(crate) fn new(head_dim: usize, record_dim: usize, rows: usize) -> Self {
         let stride = state_stride(head_dim);
         Self {
             keys: Floats::zeros(key_floats(head_dim)),
             // The columns that pad the last panel stay zero for ever.
             values: Floats::zeros(value_floats(head_dim)),
-            dequantised: Floats::zeros(PIECE * head_dim),
-            record: Record::new(head_dim),
+            dequantised: Floats::zeros(PIECE * record_dim),
+            record: Record::new(record_dim),
             joined: Vec::new(),
             folded: Floats::zeros(rows * most_columns(head_dim)),
             lacking: Floats::zeros(rows),
@@ -153,11 +183,12 @@ impl Scratch {
         seen: impl Fn(usize) -> Range<usize> + Copy,
     ) {
         let visible = move |i: usize| seen(i).end;
-        if !self.score_codes(s, shape, block, visible) {
+        let codes = block.may_have_codes();
+        if !(codes && self.score_codes(s, shape, block, visible)) {
             self.score_keys(s, shape, block, visible);
         }
         self.softmax(s, shape, soft_cap, seen);
-        if !self.weigh_codes(s, shape, block, visible) {
+        if !(codes && self.weigh_codes(s, shape, block, visible)) {
             self.weigh_values(s, shape, block, visible);
         }
     }
@@ -179,9 +210,7 @@ impl Scratch {
                 let keys = &mut self.keys[..key_floats(dim)];
                 let item = Item::new(Side::K, piece, block.tokens);
                 let ahead = block.runs_after(h, item);
-                block
-                    .pages
-                    .read(s, block.page(h), item, &mut self.dequantised, keys);
+                block.read(s, h, item, &mut self.dequantised, keys);
                 let panel = F32Panel {
                     start: keys.as_ptr(),
                     runs: ahead.unwrap_or([keys.as_ptr().cast(); 2]),
@@ -215,9 +244,7 @@ impl Scratch {
                 let values = &mut self.values[..value_floats(dim)];
                 let item = Item::new(Side::V, piece, block.tokens);
                 let ahead = block.runs_after(h, item);
-                block
-                    .pages
-                    .read(s, block.page(h), item, &mut self.dequantised, values);
+                block.read(s, h, item, &mut self.dequantised, values);
                 let panel = |i: usize| F32Panel {
                     start: values[i * PIECE * PANEL..][..PIECE * PANEL].as_ptr(),
                     runs: ahead.unwrap_or([values.as_ptr().cast(); 2]),
@@ -244,7 +271,10 @@ impl Scratch {
         let (dim, stride) = (shape.head_dim, most_columns(shape.head_dim));
         for h in 0..shape.kv_heads {
             let part = Part::of_head(shape, h);
-            let Some(codes) = block.pages.codes(block.page(h), Side::K, &mut self.joined) else {
+            let Some(codes) = block
+                .pages
+                .codes(block.page(h, 0), Side::K, &mut self.joined)
+            else {
                 return false;
             };
             self.record
@@ -285,7 +315,10 @@ impl Scratch {
         };
         for h in 0..shape.kv_heads {
             let part = Part::of_head(shape, h);
-            let Some(codes) = block.pages.codes(block.page(h), Side::V, &mut self.joined) else {
+            let Some(codes) = block
+                .pages
+                .codes(block.page(h, 0), Side::V, &mut self.joined)
+            else {
                 return false;
             };
             self.record

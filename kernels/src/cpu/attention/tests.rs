@@ -9,6 +9,7 @@ use crate::cpu::simd::Isa;
 use crate::cpu::threads::Pool;
 use crate::formats::{FormatId as F, RecordShape};
 use crate::kv::{KvArena, KvGeometry, KvLayout, Side};
+use crate::model::KvPlace;
 
 const LAYERS: usize = 2;
 const KV_HEADS: usize = 2;
@@ -36,6 +37,8 @@ struct Sequence {
     /// `[side][head][token][channel]`, as f32.
     held: [Vec<f32>; 2],
     heads: Heads,
+    /// Records of a head.
+    parts: usize,
     beyond: Beyond,
 }
 
@@ -125,20 +128,41 @@ impl Sequence {
                 group,
                 head_dim,
             },
+            parts: 1,
             beyond: Beyond::default(),
         }
     }
 
+    /// The same pages as those of one head, of which each record is a part.
+    fn in_parts(mut self) -> Self {
+        let dim = self.heads.head_dim;
+        for held in &mut self.held {
+            let records: Vec<Vec<f32>> = held
+                .chunks_exact(TOKENS * dim)
+                .map(<[f32]>::to_vec)
+                .collect();
+            let tokens = (0..TOKENS).flat_map(|token| {
+                let parts = records.iter();
+                parts.flat_map(move |part| part[token * dim..][..dim].to_vec())
+            });
+            *held = tokens.collect();
+        }
+        self.parts = KV_HEADS;
+        self.heads.kv_heads = 1;
+        self.heads.head_dim = KV_HEADS * dim;
+        self
+    }
+
     /// Of each query head, some above and some below all scores.
     fn sinks(&self) -> Option<Vec<f32>> {
-        let heads = KV_HEADS * self.heads.group;
+        let heads = self.heads.kv_heads * self.heads.group;
         let sinks = (0..heads).map(|head| head as f32 - 1.5);
         self.beyond.sinks.then(|| sinks.collect())
     }
 
     /// Attention of rows at `position` and on.
     fn attend(&self, isa: Isa, threads: usize, position: usize, queries: &[f32]) -> Vec<f32> {
-        let width = KV_HEADS * self.heads.group * self.heads.head_dim;
+        let width = self.heads.kv_heads * self.heads.group * self.heads.head_dim;
         let rows = queries.len() / width;
         let mut input = StepInput::default();
         input.seqs.push(SeqRows {
@@ -147,10 +171,11 @@ impl Sequence {
             rows: rows as u32,
             position: position as u32,
         });
-        let mut plan = Plan::new(self.beyond.window);
-        plan.build(&input, self.heads, threads);
+        let mut plan = Plan::new(self.beyond.window, self.heads);
+        plan.build(&input, threads);
         let most = max_query_rows(self.heads.group);
-        let new = |_| Scratch::new(self.heads.head_dim, most);
+        let record_dim = self.heads.head_dim / self.parts;
+        let new = |_| Scratch::new(self.heads.head_dim, record_dim, most);
         let mut scratch: Vec<Scratch> = (0..threads).map(new).collect();
         let mut partials = vec![0.0; plan.partial_floats()];
         let mut out = vec![f32::NAN; queries.len()];
@@ -163,7 +188,7 @@ impl Sequence {
                 tables: &self.tables,
             },
             plan: &plan,
-            layer: LAYER,
+            place: KvPlace::new(LAYER, self.heads.kv_heads, self.parts),
             heads: self.heads,
             queries,
             query_stride: width,
@@ -184,9 +209,10 @@ impl Sequence {
     /// The same in f64, and by how much each element may differ.
     fn oracle(&self, position: usize, queries: &[f32]) -> Vec<(f64, f64)> {
         let (dim, group) = (self.heads.head_dim, self.heads.group);
+        let q_heads = self.heads.kv_heads * group;
         let rows = queries.chunks_exact(dim).enumerate().map(|(i, query)| {
-            let head = i % (KV_HEADS * group) / group;
-            let seen = position + i / (KV_HEADS * group) + 1;
+            let head = i % q_heads / group;
+            let seen = position + i / q_heads + 1;
             let first = seen.saturating_sub(self.beyond.window.unwrap_or(TOKENS));
             let [keys, values] = [0, 1].map(|side: usize| {
                 let of_head = &self.held[side][head * TOKENS * dim..];
@@ -205,7 +231,7 @@ impl Sequence {
                     *size += 4.0 * cap;
                 }
             }
-            let sink = self.sinks().map(|s| f64::from(s[i % (KV_HEADS * group)]));
+            let sink = self.sinks().map(|s| f64::from(s[i % q_heads]));
             let least = sink.unwrap_or(f64::MIN);
             let top = scores.iter().fold(least, |top, s| top.max(s.0));
             let size = scores.iter().fold(0.0f64, |most, s| most.max(s.1));
@@ -326,23 +352,29 @@ fn windows_caps_and_sinks_are_their_definitions() {
     let pages = [(F::F16, F::F16), (F::Int4, F::Int4), (F::Int4t, F::Int8)];
     for (k, v) in pages {
         for (head_dim, group) in [(64, 3), (128, 6)] {
-            let mut sequence = Sequence::new(k, v, head_dim, group, 1.0);
-            for beyond in BEYOND {
-                sequence.beyond = beyond;
-                for (position, rows) in STEPS {
-                    let queries = queries(5, rows, sequence.heads);
-                    let want = sequence.oracle(position, &queries);
-                    for threads in [1, 3] {
-                        let got = sequence.attend(Isa::detect(), threads, position, &queries);
-                        for (got, (want, may_differ)) in got.iter().zip(&want) {
-                            let error = (f64::from(*got) - want).abs();
-                            assert!(
-                                error <= *may_differ,
-                                "{k} {v} {head_dim} {beyond:?} {position}: {got} is not {want}"
-                            );
-                        }
-                    }
+            for parts in [1, KV_HEADS] {
+                let mut sequence = Sequence::new(k, v, head_dim, group, 1.0);
+                if parts > 1 {
+                    sequence = sequence.in_parts();
                 }
+                for beyond in BEYOND {
+                    sequence.beyond = beyond;
+                    compare_with_oracle(&sequence, &format!("{k} {v} {head_dim} {beyond:?}"));
+                }
+            }
+        }
+    }
+}
+
+fn compare_with_oracle(sequence: &Sequence, of: &str) {
+    for (position, rows) in STEPS {
+        let queries = queries(5, rows, sequence.heads);
+        let want = sequence.oracle(position, &queries);
+        for threads in [1, 3] {
+            let got = sequence.attend(Isa::detect(), threads, position, &queries);
+            for (got, (want, may_differ)) in got.iter().zip(&want) {
+                let error = (f64::from(*got) - want).abs();
+                assert!(error <= *may_differ, "{of} {position}: {got} is not {want}");
             }
         }
     }

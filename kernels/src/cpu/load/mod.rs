@@ -85,11 +85,11 @@ pub(super) fn load<W: WeightSource>(
             _ => {}
         }
     }
-    if !spec.tied_embeddings
-        && let Some(format) = format_of(spec, source, options, TensorName::Embedding)?
-    {
-        let table = packed_bytes(spec, TensorName::Embedding, format);
-        bytes = bytes.saturating_add(table.unwrap_or(0));
+    for table in embeddings(spec) {
+        if let Some(format) = format_of(spec, source, options, table)? {
+            let table = packed_bytes(spec, table, format);
+            bytes = bytes.saturating_add(table.unwrap_or(0));
+        }
     }
     let memory = WeightMemory::new(bytes).map_err(|_| LoadError::OutOfMemory { bytes })?;
     let mut loader = Loader {
@@ -105,26 +105,38 @@ pub(super) fn load<W: WeightSource>(
     loader.load(program)
 }
 
+/// The tables that are looked up and nothing else.
+fn embeddings(spec: &ModelSpec) -> impl Iterator<Item = TensorName> {
+    let own = (!spec.tied_embeddings).then_some(TensorName::Embedding);
+    let inputs = spec.per_layer_inputs.map(|_| TensorName::PerLayerEmbedding);
+    own.into_iter().chain(inputs)
+}
+
 impl<W: WeightSource> Loader<'_, W> {
     /// Loads what each operation names, in order.
     fn load(&mut self, program: Vec<NamedOp>) -> Result<Weights, LoadError<W::Error>> {
         let mut weights = Weights {
             embedding: None,
+            per_layer_embedding: None,
             linears: Vec::new(),
             norms: Vec::new(),
             qk_norms: self.of_layers(),
             sinks: self.of_layers(),
+            output_scales: self.of_layers(),
             recurrent: self.of_layers(),
             experts: self.of_layers(),
             ops: Vec::with_capacity(program.len()),
         };
-        if !self.spec.tied_embeddings {
-            let name = TensorName::Embedding;
+        for name in embeddings(self.spec) {
             let format = format_of(self.spec, self.source, self.options, name)?;
-            weights.embedding = Some(match format {
+            let table = match format {
                 Some(format) => Embedding::Packed(self.packed(name, format)?),
                 None => Embedding::Plain(self.tensor(name)?),
-            });
+            };
+            match name {
+                TensorName::Embedding => weights.embedding = Some(table),
+                _ => weights.per_layer_embedding = Some(table),
+            }
         }
         for op in program {
             weights.ops.push(match op {
@@ -181,7 +193,17 @@ impl<W: WeightSource> Loader<'_, W> {
                     weights.experts[layer] = Some(self.experts(layer)?);
                     Op::Experts { layer, input }
                 }
-                Op::RotateBack => Op::RotateBack,
+                Op::RotateBack(layer) => Op::RotateBack(layer),
+                Op::FinishLayerInputs(norm) => {
+                    weights.norms.push(self.vector(norm)?);
+                    Op::FinishLayerInputs(weights.norms.len() - 1)
+                }
+                Op::OpenLayerInput(layer) => Op::OpenLayerInput(layer),
+                Op::ScaleResidual(layer) => {
+                    let scale = self.vector(TensorName::Layer(layer, L::OutputScale))?;
+                    weights.output_scales[layer] = scale.first().copied();
+                    Op::ScaleResidual(layer)
+                }
                 Op::OpenAttended(layer) => Op::OpenAttended(layer),
                 Op::Recur(layer) => {
                     weights.recurrent[layer] = self.recurrent(layer)?;
@@ -332,7 +354,11 @@ impl<W: WeightSource> Loader<'_, W> {
         }
         let name = |tensor| TensorName::Layer(layer, tensor);
         let q = self.vector(name(LayerTensor::QNorm))?;
-        Ok(Some((q, self.vector(name(LayerTensor::KNorm))?)))
+        let k = match self.spec.attention(layer).kv_from {
+            Some(_) => Vec::new(),
+            None => self.vector(name(LayerTensor::KNorm))?,
+        };
+        Ok(Some((q, k)))
     }
 
     fn vector(&mut self, name: TensorName) -> Result<Vec<f32>, LoadError<W::Error>> {
@@ -358,7 +384,7 @@ impl<W: WeightSource> Loader<'_, W> {
 
     /// Folds V's rotation into the tensors that produce values and consume their sums.
     fn rotate(&self, name: TensorName, tensor: &mut [bf16]) -> Result<(), RotationError> {
-        let (dim, hidden) = (self.spec.heads().head_dim, self.spec.hidden);
+        let (dim, hidden) = (self.spec.kv_geometry().head_dim, self.spec.hidden);
         match name {
             TensorName::Layer(_, LayerTensor::V) => fold_v(tensor, dim, hidden),
             TensorName::Layer(_, LayerTensor::VBias) => fold_v(tensor, dim, 1),

@@ -2,7 +2,7 @@
 //! queries, Hadamard rotations, and the append of keys and values to their pages.
 
 use super::for_rows;
-use super::norm::rms_norm_in_place;
+use super::norm::{rms_norm_in_place, rms_normalise};
 use super::rope::{RopeTable, rotate};
 use crate::SUB_BLOCK_TOKENS;
 use crate::cpu::attention::Pages;
@@ -12,12 +12,14 @@ use crate::cpu::simd::{Isa, Kernel, Simd};
 use crate::cpu::threads::{Pool, TaskPanic};
 use crate::formats::rotation::hadamard;
 use crate::kv::Side;
-use crate::model::HeadShape;
+use crate::model::{HeadShape, KvPlace};
 
 /// What happens to the rows of one layer's fused projection `[rows][q heads | k heads | v heads]`.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadOps<'a> {
     pub(crate) heads: HeadShape,
+    /// Whether the rows have keys and values; otherwise only queries.
+    pub(crate) has_kv: bool,
     /// Added to the mean square in norms.
     pub(crate) eps: f32,
     /// None in layers without RoPE.
@@ -25,10 +27,13 @@ pub(crate) struct HeadOps<'a> {
     pub(crate) pages: Pages<'a>,
     /// Where each row's keys and values go.
     pub(crate) places: &'a [RowPlace],
-    pub(crate) layer: usize,
+    /// Where the layer's keys and values lie.
+    pub(crate) place: KvPlace,
     /// Weights of the query and the key norm, if the model has them: as wide as a head, or as the
     /// whole projection.
     pub(crate) qk_norm: Option<(&'a [f32], &'a [f32])>,
+    /// Whether values are normalised by head, without weights.
+    pub(crate) v_norm: bool,
     /// Whether queries and keys are multiplied by a Hadamard matrix.
     pub(crate) rotate_k: bool,
     /// Whether values are, because their projection is not.
@@ -51,7 +56,7 @@ impl HeadOps<'_> {
     /// Normalises and rotates queries in place; writes keys and values, rounded to bf16, to their
     /// pages.
     pub(crate) fn run(&self, pool: &mut Pool, isa: Isa, qkv: &mut [f32]) -> Result<(), TaskPanic> {
-        let width = self.heads.qkv_width();
+        let width = self.width();
         let rows = self.places.len();
         assert!(qkv.len() >= rows * width);
         let qkv = SharedSlice::new(qkv);
@@ -65,10 +70,34 @@ impl HeadOps<'_> {
         })
     }
 
-    /// Writes one head of one row to its page.
+    /// Channels of a row.
+    fn width(&self) -> usize {
+        match self.has_kv {
+            true => self.heads.qkv_width(),
+            false => self.heads.q_width(),
+        }
+    }
+
+    /// Writes one head of one row to its pages.
     #[inline(always)]
     fn append(&self, place: RowPlace, side: Side, head: usize, values: &[f32]) {
-        let record = self.pages.geometry.record(self.layer, side, head);
+        let parts = values.chunks_exact(self.pages.geometry.head_dim);
+        for (part, values) in parts.enumerate() {
+            self.append_part(place, side, (head, part), values);
+        }
+    }
+
+    /// Writes a part of one head of one row to its page.
+    #[inline(always)]
+    fn append_part(
+        &self,
+        place: RowPlace,
+        side: Side,
+        (head, part): (usize, usize),
+        values: &[f32],
+    ) {
+        let (layer, record) = self.place.record(head, part);
+        let record = self.pages.geometry.record(layer, side, record);
         let (sub_block, token) = (
             place.token as usize / SUB_BLOCK_TOKENS,
             place.token as usize % SUB_BLOCK_TOKENS,
@@ -96,20 +125,23 @@ impl Kernel for RowRange<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (ops, heads) = (self.ops, self.ops.heads);
-        let dim = heads.head_dim;
+        let (dim, record_dim) = (heads.head_dim, ops.pages.geometry.head_dim);
         let (q_norm, k_norm) = ops.qk_norm.unzip();
-        for (r, row) in self.qkv.chunks_exact_mut(heads.qkv_width()).enumerate() {
+        for (r, row) in self.qkv.chunks_exact_mut(ops.width()).enumerate() {
             let place = ops.places[self.first + r];
             let angles = ops.rope.map(|rope| rope.row(self.first + r));
             let (queries, rest) = row.split_at_mut(heads.q_width());
-            let (keys, values) = rest.split_at_mut(heads.kv_width());
+            let (keys, values) = match ops.has_kv {
+                true => rest.split_at_mut(heads.kv_width()),
+                false => (&mut [][..], &mut [][..]),
+            };
             let parts = [
                 (&mut *queries, q_norm, 0),
                 (&mut *keys, k_norm, heads.q_heads),
             ];
             for (part, norm, first) in parts {
-                // Heads by themselves, or the whole projection.
-                if let Some(weight) = norm {
+                // Heads by themselves, or the whole projection; of keys, if there are any.
+                if let Some(weight) = norm.filter(|weight| !weight.is_empty()) {
                     for part in part.chunks_exact_mut(weight.len()) {
                         rms_norm_in_place(s, part, weight, ops.eps);
                     }
@@ -125,7 +157,7 @@ impl Kernel for RowRange<'_, '_> {
                         }
                     }
                     if ops.rotate_k {
-                        hadamard(head);
+                        head.chunks_exact_mut(record_dim).for_each(hadamard);
                     }
                 }
             }
@@ -133,8 +165,11 @@ impl Kernel for RowRange<'_, '_> {
                 ops.append(place, Side::K, h, head);
             }
             for (h, head) in values.chunks_exact_mut(dim).enumerate() {
+                if ops.v_norm {
+                    rms_normalise(s, head, ops.eps);
+                }
                 if ops.rotate_v {
-                    hadamard(head);
+                    head.chunks_exact_mut(record_dim).for_each(hadamard);
                 }
                 ops.append(place, Side::V, h, head);
             }
@@ -142,18 +177,18 @@ impl Kernel for RowRange<'_, '_> {
     }
 }
 
-/// Multiplies every head of `rows` rows of attention's output by the Hadamard matrix again, where
-/// values were multiplied as they were appended: the matrix is its own inverse.
+/// Multiplies all records of rows of `width` channels of attention's output by the Hadamard matrix
+/// again, where values were multiplied as they were appended: the matrix is its own inverse.
 pub(crate) fn rotate_back(
     pool: &mut Pool,
     attended: &mut [f32],
-    (rows, heads): (usize, HeadShape),
+    (width, record_dim): (usize, usize),
 ) -> Result<(), TaskPanic> {
-    let width = heads.q_width();
+    let rows = attended.len() / width;
     let attended = SharedSlice::new(attended);
     for_rows(pool, rows, width, |first, end| {
         // SAFETY: ranges of rows are disjoint.
         let rows = unsafe { attended.slice(first * width, (end - first) * width) };
-        rows.chunks_exact_mut(heads.head_dim).for_each(hadamard);
+        rows.chunks_exact_mut(record_dim).for_each(hadamard);
     })
 }

@@ -37,6 +37,13 @@ pub(super) fn rms_norm_in_place<S: Simd>(s: S, x: &mut [f32], weight: &[f32], ep
     }
 }
 
+/// [`rms_norm_in_place`] without weights.
+#[inline(always)]
+pub(super) fn rms_normalise<S: Simd>(s: S, x: &mut [f32], eps: f32) {
+    let scale = scale(s, x, eps);
+    x.iter_mut().for_each(|x| *x *= scale);
+}
+
 #[inline(always)]
 fn scale<S: Simd>(s: S, x: &[f32], eps: f32) -> f32 {
     1.0 / (math::sum_of_squares(s, x) / x.len() as f32 + eps).sqrt()

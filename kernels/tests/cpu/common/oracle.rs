@@ -147,6 +147,7 @@ impl<W: WeightSource> Oracle<W> {
         let mut x = embedding[token as usize * hidden..][..hidden].to_vec();
         let multiplier = f64::from(self.spec.embedding_multiplier);
         x.iter_mut().for_each(|x| *x *= multiplier);
+        let inputs = self.layer_inputs(token, &x);
         let residual = f64::from(self.spec.residual_multiplier);
         for layer in 0..self.spec.layers.len() {
             let name = |t| TensorName::Layer(layer, t);
@@ -184,6 +185,20 @@ impl<W: WeightSource> Oracle<W> {
                 h = self.norm(name(L::MlpPostNorm), &h);
             }
             x.iter_mut().zip(h).for_each(|(x, d)| *x += residual * d);
+            if let Some(inputs) = &inputs {
+                let mut gates = self.matmul(name(L::InputGate), &x);
+                let activation = self.spec.layers[layer].activation();
+                let own = inputs[layer * gates.len()..].iter();
+                let gates_and_inputs = gates.iter_mut().zip(own);
+                gates_and_inputs.for_each(|(gate, x)| *gate = activate(activation, *gate) * x);
+                let out = self.matmul(name(L::InputOut), &gates);
+                let out = self.norm(name(L::InputNorm), &out);
+                x.iter_mut().zip(out).for_each(|(x, o)| *x += residual * o);
+            }
+            if self.spec.layers[layer].output_scale {
+                let scale = self.tensor(name(L::OutputScale))[0];
+                x.iter_mut().for_each(|x| *x *= scale);
+            }
         }
         let h = self.norm(TensorName::FinalNorm, &x);
         let head = if self.spec.tied_embeddings {
@@ -197,6 +212,25 @@ impl<W: WeightSource> Oracle<W> {
         logits
             .map(|x| cap.map_or(x, |cap| cap * (x / cap).tanh()))
             .collect()
+    }
+
+    /// What all layers get of a token whose embedding is `x`, if they do.
+    fn layer_inputs(&mut self, token: u32, x: &[f64]) -> Option<Vec<f64>> {
+        let inputs = self.spec.per_layer_inputs?;
+        let scale = (self.spec.hidden as f64).powf(-0.5);
+        let projected = self.matmul(TensorName::PerLayerProjection, x);
+        let projected: Vec<f64> = projected.iter().map(|x| x * scale).collect();
+        let own = projected.chunks_exact(inputs.width);
+        let normed = own.flat_map(|own| self.norm(TensorName::PerLayerNorm, own));
+        let normed: Vec<f64> = normed.collect();
+        let table = self.tensor(TensorName::PerLayerEmbedding);
+        let row = &table[token as usize * normed.len()..][..normed.len()];
+        let multiplier = f64::from(inputs.embedding_multiplier);
+        let both = normed.iter().zip(row);
+        Some(
+            both.map(|(x, e)| (x + multiplier * e) / 2f64.sqrt())
+                .collect(),
+        )
     }
 
     fn dense(&mut self, layer: usize, tensors: [L; 3], h: &[f64]) -> Vec<f64> {
@@ -367,20 +401,35 @@ impl<W: WeightSource> Oracle<W> {
         let name = |t| TensorName::Layer(layer, t);
         let spec = self.spec.attention(layer).clone();
         let (dim, group) = (spec.head_dim, spec.heads().group());
-        let position = self.cache[layer][0].len();
+        // A layer that shares comes behind the one that has the token's keys and values.
+        let owner = spec.kv_from.unwrap_or(layer);
+        let position = match spec.kv_from {
+            Some(_) => self.cache[owner][0].len() - 1,
+            None => self.cache[owner][0].len(),
+        };
         let q = self.heads(layer, h, [L::Q, L::QBias], Some(L::QNorm), Some(position));
-        let k = self.heads(layer, h, [L::K, L::KBias], Some(L::KNorm), Some(position));
-        let v = self.heads(layer, h, [L::V, L::VBias], None, None);
-        let round = |x: &f64| match self.rounds_cache {
+        let rounds = self.rounds_cache;
+        let round = |x: &f64| match rounds {
             true => bf16::from_f64(*x).to_f64(),
             false => *x,
         };
         let stored = |x: Vec<f64>| -> Vec<f64> { x.iter().map(round).collect() };
-        let (k, v) = (stored(k), stored(v));
-        self.cache[layer][0].push(k);
-        self.cache[layer][1].push(v);
+        if spec.kv_from.is_none() {
+            let k = self.heads(layer, h, [L::K, L::KBias], Some(L::KNorm), Some(position));
+            let mut v = self.heads(layer, h, [L::V, L::VBias], None, None);
+            if spec.v_norm {
+                for head in v.chunks_exact_mut(dim) {
+                    let mean = head.iter().map(|v| v * v).sum::<f64>() / dim as f64;
+                    let scale = 1.0 / (mean + f64::from(self.spec.norm_eps)).sqrt();
+                    head.iter_mut().for_each(|v| *v *= scale);
+                }
+            }
+            let (k, v) = (stored(k), stored(v));
+            self.cache[layer][0].push(k);
+            self.cache[layer][1].push(v);
+        }
         let sinks = spec.sinks.then(|| self.tensor(name(L::Sinks)));
-        let [keys, values] = &self.cache[layer];
+        let [keys, values] = &self.cache[owner];
         let first = (position + 1).saturating_sub(spec.window.unwrap_or(usize::MAX));
         let (keys, values) = (&keys[first..], &values[first..]);
         let mut attended = vec![];
