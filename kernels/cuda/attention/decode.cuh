@@ -41,6 +41,15 @@ struct DecodeUnit {
 };
 static_assert(sizeof(DecodeUnit) == 32);
 
+// A row of a sequence that decodes, and where its units leave their results.
+struct DecodeRow {
+  uint32_t row;      // of out
+  uint32_t splits;   // 1: its unit wrote the result
+  uint32_t partial;  // row of partial_o and partial_ml of split 0
+  uint32_t reserved;
+};
+static_assert(sizeof(DecodeRow) == 16);
+
 struct DecodeParams {
   PageTable pages;
   const bf16* q;  // [rows][q_stride], heads of head_dim channels from the start

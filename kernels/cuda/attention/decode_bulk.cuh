@@ -548,14 +548,6 @@ struct BulkDecode {
 };
 
 // A sequence among the units.
-struct DecodeRow {
-  uint32_t row;      // of out
-  uint32_t splits;   // 1: its unit wrote the result
-  uint32_t partial;  // row of partial_o and partial_ml of split 0
-  uint32_t reserved;
-};
-static_assert(sizeof(DecodeRow) == 16);
-
 struct DecodeMergeParams {
   const DecodeRow* rows;
   const uint32_t* row_count;

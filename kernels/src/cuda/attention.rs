@@ -1,6 +1,7 @@
 //! Paged attention: launches of `cuda/attention`.
 
 mod mixed;
+mod parts;
 mod scores;
 mod variants;
 
@@ -19,6 +20,7 @@ use super::prefill::{Prefill, PrefillVariant};
 use super::step::{PageTable, StepBuffers};
 use crate::kv::{KvGeometry, KvLayout};
 use mixed::{Mixed, MixedShape};
+pub(super) use parts::{HEAD_DIM_MAX, Parts, PartsLayer, is_in_parts};
 pub use scores::ScoreSpec;
 pub(super) use scores::{ScoreParams, Scored, ScoredLayer};
 pub use variants::{DECODE_VARIANTS, DecodeVariant};
@@ -262,7 +264,7 @@ impl Attention {
         rule: SplitRule,
         (variant, prefill): (Option<DecodeVariant>, Option<PrefillVariant>),
     ) -> Result<Self, CudaError> {
-        heads.check()?;
+        heads.check(256)?;
         assert!(heads.head_dim == geometry.head_dim && heads.kv_heads == geometry.kv_heads);
         let (head_dim, q_heads) = (heads.head_dim, heads.q_heads);
         let fits = |v: &&DecodeVariant| v.head_dim == head_dim && v.runs_on(device);
@@ -401,7 +403,12 @@ impl Attention {
     }
 
     /// What a layer's decode plan asks, where the first one asks `work`.
-    fn work_in(&self, step: &StepBuffers, work: DecodeWork, scores: &ScoreSpec) -> DecodeWork {
+    pub(super) fn work_in(
+        &self,
+        step: &StepBuffers,
+        work: DecodeWork,
+        scores: &ScoreSpec,
+    ) -> DecodeWork {
         step.work_of(self.windows.plan(scores.window), work, self.at_once())
     }
 

@@ -9,7 +9,7 @@ mod start;
 use std::collections::{HashMap, VecDeque};
 
 use super::arena::DeviceArena;
-use super::attention::{Attention, DecodeWork};
+use super::attention::{Attention, DecodeWork, Parts};
 use super::codecs::Codecs;
 use super::driver::{Event, Graph, Stream};
 use super::error::CudaError;
@@ -79,6 +79,8 @@ struct Forward {
     arena: DeviceArena,
     step: StepBuffers,
     attention: Attention,
+    /// If any layer has its heads in parts.
+    parts: Option<Parts>,
     ops: Ops,
     products: Products,
     program: Program,

@@ -1,6 +1,7 @@
 //! Everything between the matrix products and the attention: launches of `cuda/ops`.
 
 mod heads;
+mod layer_inputs;
 mod recurrent;
 mod rotate_back;
 
@@ -8,13 +9,15 @@ use std::sync::Arc;
 
 use half::bf16;
 
+use super::attention::HEAD_DIM_MAX;
 use super::driver::{Device, DeviceBuffer, Kernel, Stream};
 use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
 use super::step::StepBuffers;
 use crate::formats::rotation::Rotation;
-use crate::model::{Activation, LayerSpec, ModelSpec, NormKind, OnlineKeyScales};
-pub(super) use heads::{HeadOps, HeadParams, HeadSpec, RopeWeights, Rotary};
+use crate::model::{Activation, LayerSpec, ModelSpec, NormKind, OnlineKeyScales, QkNorm};
+pub(super) use heads::{HeadOps, HeadParams, HeadParts, HeadSpec, RopeWeights, Rotary};
+use layer_inputs::LayerInputs;
 pub(super) use recurrent::{Recurrent, RecurrentIo};
 pub(super) use rotate_back::RotateBack;
 
@@ -191,12 +194,14 @@ pub(super) struct Ops {
     /// What finishes heads.
     pub(super) heads: HeadOps,
     rotate_back: RotateBack,
+    /// What layers get beside the residual stream.
+    pub(super) layer_inputs: LayerInputs,
     open_attended: recurrent::OpenAttended,
     /// Of each layer with attention, if keys are scaled in every step.
     key_factors: Vec<DeviceBuffer<f32>>,
     rotary: Vec<Rotary>,
-    /// Of each layer with attention.
-    head_specs: Vec<HeadSpec>,
+    /// Of each layer, if it has attention.
+    head_specs: Vec<Option<HeadSpec>>,
     hidden: usize,
     vocab: usize,
     form: NormForm,
@@ -234,22 +239,36 @@ impl Ops {
         let of_experts = spec.layers.iter().filter_map(LayerSpec::experts);
         let of_layers = of_layers.chain(of_experts.map(|experts| experts.intermediate));
         let intermediates = of_layers.map(|value| ("intermediate", value));
-        for (name, value) in intermediates.chain([("hidden", spec.hidden)]) {
+        let others = [
+            ("hidden", spec.hidden),
+            ("per-layer input", spec.input_width()),
+        ];
+        for (name, value) in intermediates.chain(others) {
             if value % 8 != 0 {
                 return unsupported(format!("{name} size {value} is not a multiple of 8"));
             }
         }
-        let head_specs: Vec<_> = spec
-            .attentions()
-            .map(|(_, attention)| HeadSpec::of(attention, &spec.ropes))
-            .collect();
-        for heads in &head_specs {
-            heads.check()?;
-            if heads.scale_log2() != head_specs[0].scale_log2() {
+        let mut head_specs = vec![None; spec.layers.len()];
+        let mut scale = None;
+        for (layer, attention) in spec.attentions() {
+            let heads = HeadSpec::of(attention, &spec.ropes);
+            let parts = HeadParts::of(spec, layer);
+            heads.check(match parts {
+                Some(_) => HEAD_DIM_MAX,
+                None => 256,
+            })?;
+            if parts.is_some() && heads.norm == QkNorm::Whole {
+                return unsupported("norms of whole projections of heads in parts".to_owned());
+            }
+            if *scale.get_or_insert(heads.scale_log2()) != heads.scale_log2() {
                 return unsupported("attention scales that differ between layers".to_owned());
             }
+            head_specs[layer] = Some(heads);
         }
-        if let Err(error) = rotation.check(spec.heads().head_dim) {
+        if spec.has_output_gates() && !spec.has_one_head_shape() {
+            return unsupported("gated attention of heads of different shapes".to_owned());
+        }
+        if let Err(error) = rotation.check(spec.kv_geometry().head_dim) {
             return unsupported(error.to_string());
         }
         recurrent::check(spec)?;
@@ -258,7 +277,7 @@ impl Ops {
             if let Err(error) = scales.check(spec) {
                 return unsupported(error.to_string());
             }
-            for kv_layer in 0..head_specs.len() {
+            for kv_layer in 0..spec.attentions().count() {
                 let factors = scales.factors(spec, kv_layer);
                 key_factors.push(DeviceBuffer::from_slice(device, &factors, "key scales")?);
             }
@@ -270,7 +289,8 @@ impl Ops {
             gate: device.kernel("gate", 0)?,
             finish_logits: device.kernel("finish_logits", 0)?,
             heads: HeadOps::new(device, (spec.norm_eps, spec.norms.from_one), rotation)?,
-            rotate_back: RotateBack::new(device, spec.heads().head_dim)?,
+            rotate_back: RotateBack::new(device, spec.kv_geometry().head_dim)?,
+            layer_inputs: LayerInputs::new(device, spec)?,
             open_attended: recurrent::OpenAttended::new(device)?,
             key_factors,
             rotary: spec
@@ -388,9 +408,12 @@ impl Ops {
         }
     }
 
-    /// What a layer of the KV cache does with its heads.
-    pub(super) fn head_spec(&self, kv_layer: usize) -> HeadSpec {
-        self.head_specs[kv_layer]
+    /// What a layer does with its heads.
+    ///
+    /// # Panics
+    /// If it has no attention.
+    pub(super) fn head_spec(&self, layer: usize) -> HeadSpec {
+        self.head_specs[layer].expect("a layer with attention")
     }
 
     /// Bytes of the factors that queries and keys are scaled by, if they are.
@@ -421,16 +444,17 @@ impl Ops {
         Ok(())
     }
 
-    /// Multiplies every head of attention's output by the Hadamard matrix that values were
+    /// Multiplies every record's share of a layer's output of attention by the Hadamard matrix that values were
     /// multiplied by.
     pub(super) fn rotate_back(
         &self,
         stream: &Stream,
-        rows: usize,
+        (layer, rows): (usize, usize),
         attended: &mut DeviceBuffer<bf16>,
     ) -> Result<(), CudaError> {
-        let heads = rows * self.head_specs[0].q_heads;
-        self.rotate_back.run(stream, heads, attended)
+        let heads = self.head_spec(layer);
+        let channels = rows * heads.q_heads * heads.head_dim;
+        self.rotate_back.run(stream, channels, attended)
     }
 
     /// Multiplies attention's output by the sigmoids of its gates.
@@ -441,7 +465,8 @@ impl Ops {
         gates: &DeviceBuffer<bf16>,
         attended: &mut DeviceBuffer<bf16>,
     ) -> Result<(), CudaError> {
-        let heads = self.head_specs[0];
+        let mut specs = self.head_specs.iter().flatten();
+        let heads = specs.next().expect("a valid model has attention");
         let count = rows * heads.q_heads * heads.head_dim;
         self.open_attended.run(stream, count, gates, attended)
     }

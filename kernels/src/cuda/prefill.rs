@@ -228,7 +228,7 @@ impl Prefill {
                     device.name()
                 ))
             })?;
-        heads.check()?;
+        heads.check(256)?;
         let loaded = Scored::load(any, |is_plain| {
             let none = || CudaError::Unsupported(format!("{} for any scores", variant.name));
             let name = match is_plain {

@@ -27,14 +27,18 @@ pub(super) enum Op<Vector = usize, Linear = usize> {
     },
     /// Finishes a layer's heads, appends keys and values, and attends.
     Attend(usize),
-    /// `Attended` is multiplied by the Hadamard matrix that values were multiplied by.
-    RotateBack,
+    /// A layer's `Attended` is multiplied by the Hadamard matrix that values were multiplied by.
+    RotateBack(usize),
     /// `Attended ⊙= sigmoid(OutputGate)`.
     OpenAttended,
     /// A layer's recurrence, from `Heads` to `Attended`.
     Recur(usize),
     /// `Gated = activation(gate) ⊙ up` of a layer.
     Gate(usize, Activation),
+    /// See the model's operations of these names.
+    FinishLayerInputs,
+    OpenLayerInput(usize, Activation),
+    ScaleResidual(usize),
     /// A layer's experts, of `Normed`.
     Experts(usize),
     /// `Residual += Branch`, with the bias of a layer's output projection; `Normed` stays.
@@ -235,7 +239,10 @@ fn load(op: NamedOp, weights: &Weights) -> Op {
             },
         },
         Op::Attend(layer) => Op::Attend(layer),
-        Op::RotateBack => Op::RotateBack,
+        Op::RotateBack(layer) => Op::RotateBack(layer),
+        Op::FinishLayerInputs => Op::FinishLayerInputs,
+        Op::OpenLayerInput(layer, activation) => Op::OpenLayerInput(layer, activation),
+        Op::ScaleResidual(layer) => Op::ScaleResidual(layer),
         Op::OpenAttended => Op::OpenAttended,
         Op::Recur(layer) => Op::Recur(layer),
         Op::Gate(layer, activation) => Op::Gate(layer, activation),
@@ -315,7 +322,7 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
             ModelOp::Attend(layer) => {
                 ops.push(Op::Attend(layer));
                 if rotate_back {
-                    ops.push(Op::RotateBack);
+                    ops.push(Op::RotateBack(layer));
                 }
             }
             ModelOp::OpenAttended(_) => ops.push(Op::OpenAttended),
@@ -329,6 +336,16 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
                     ops.push(Op::Add { bias: bias.take() });
                 }
                 ops.push(Op::Experts(layer));
+            }
+            ModelOp::FinishLayerInputs => ops.push(Op::FinishLayerInputs),
+            ModelOp::OpenLayerInput(layer) => {
+                ops.push(Op::OpenLayerInput(layer, spec.layers[layer].activation()));
+            }
+            ModelOp::ScaleResidual(layer) => {
+                if std::mem::take(&mut add) {
+                    ops.push(Op::Add { bias: bias.take() });
+                }
+                ops.push(Op::ScaleResidual(layer));
             }
             ModelOp::Add => add = true,
             ModelOp::FinishHeads(_) | ModelOp::SelectRows => unreachable!("filtered out"),
@@ -351,7 +368,7 @@ fn normed(
     // Of the shared expert's products and the experts themselves, the first has had it rounded.
     let norms = ops.iter().rev().find_map(|op| match op {
         Op::Norm(norm) => Some(norm.weight.is_none()),
-        Op::Embed | Op::Attend(_) | Op::Recur(_) => Some(false),
+        Op::Embed | Op::Attend(_) | Op::Recur(_) | Op::ScaleResidual(_) => Some(false),
         _ => None,
     });
     if *add || norms != Some(true) {
@@ -399,7 +416,7 @@ fn join_norms(ops: &[NamedOp]) -> Option<Vec<NamedOp>> {
     let mut undivided = false;
     for op in ops {
         match (*op, out.last_mut()) {
-            (Op::Add { .. }, _) => return None,
+            (Op::Add { .. } | Op::ScaleResidual(_), _) => return None,
             (Op::Norm(norm), _) if norm.post.is_some() || norm.weight.is_none() => return None,
             // They read a norm's output as it is.
             (Op::Experts(_), _) => return None,

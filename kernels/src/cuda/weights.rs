@@ -64,6 +64,8 @@ pub(super) const PLAIN: &str = "bf16";
 pub(super) struct Weights {
     /// None if the embedding is the output projection too.
     embedding: Option<DeviceBuffer<bf16>>,
+    /// Of inputs of layers, if they have such.
+    per_layer_embedding: Option<DeviceBuffer<bf16>>,
     linears: Vec<Linear>,
     /// Weights of norms, each with its bias behind them if norms have one.
     vectors: Vec<DeviceBuffer<bf16>>,
@@ -82,6 +84,11 @@ impl Weights {
     pub(super) fn embedding(&self) -> &DeviceBuffer<bf16> {
         let tied = || self.expanded(LinearName::LmHead);
         self.embedding.as_ref().unwrap_or_else(tied)
+    }
+
+    /// `[vocab][layers * width]`, of a model whose layers have inputs of their own.
+    pub(super) fn per_layer_embedding(&self) -> Option<&DeviceBuffer<bf16>> {
+        self.per_layer_embedding.as_ref()
     }
 
     /// The linear layer of this index.
@@ -150,7 +157,10 @@ impl Weights {
                 .bias()
                 .map_or(0, |b| b.ptr()),
             q_norm: norms.map_or(0, |n| n.ptr()),
-            k_norm: norms.map_or(0, |n| n.at(queries)),
+            k_norm: match spec.attention(layer).kv_from {
+                Some(_) => 0,
+                None => norms.map_or(0, |n| n.at(queries)),
+            },
             key_factors: 0,
         }
     }
@@ -230,7 +240,8 @@ impl Weights {
         let biases = self.linears.iter().filter_map(Linear::bias);
         let matrices = self.linears.iter().filter_map(Linear::plain);
         let of_experts = self.experts.values().flat_map(ExpertWeights::plain);
-        let buffers = vectors.chain(&self.embedding).chain(biases).chain(matrices);
+        let tables = self.embedding.iter().chain(&self.per_layer_embedding);
+        let buffers = vectors.chain(tables).chain(biases).chain(matrices);
         count(PLAIN, buffers.chain(of_experts).map(plain).sum());
         let of_experts = self.experts.values();
         let of_experts = of_experts.flat_map(|experts| [&experts.gate_up, &experts.down]);
@@ -300,6 +311,10 @@ impl Weights {
                 true => None,
                 false => Some(tensor(&[TensorName::Embedding])?),
             },
+            per_layer_embedding: match spec.per_layer_inputs {
+                None => None,
+                Some(_) => Some(tensor(&[TensorName::PerLayerEmbedding])?),
+            },
             linears: Vec::new(),
             vectors: Vec::new(),
             norm_bias_at: spec.norms.bias.then_some(spec.hidden),
@@ -354,14 +369,28 @@ impl Weights {
                     let has_norms = spec.attention(layer).qk_norm != QkNorm::None;
                     let names = [LayerTensor::QNorm, LayerTensor::KNorm];
                     let names = names.map(|tensor| TensorName::Layer(layer, tensor));
+                    let count = match spec.attention(layer).kv_from {
+                        Some(_) => 1,
+                        None => 2,
+                    };
                     if has_norms {
-                        this.qk_norms.insert(layer, tensor(&names)?);
+                        this.qk_norms.insert(layer, tensor(&names[..count])?);
                     }
                     if spec.attention(layer).sinks {
                         let sinks = TensorName::Layer(layer, LayerTensor::Sinks);
                         this.vector_places.insert(sinks, this.vectors.len());
                         this.vectors.push(tensor(&[sinks])?);
                     }
+                }
+                Op::FinishLayerInputs | Op::ScaleResidual(_) => {
+                    let name = match op {
+                        Op::ScaleResidual(layer) => {
+                            TensorName::Layer(layer, LayerTensor::OutputScale)
+                        }
+                        _ => TensorName::PerLayerNorm,
+                    };
+                    this.vector_places.insert(name, this.vectors.len());
+                    this.vectors.push(tensor(&[name])?);
                 }
                 Op::Recur(layer) => {
                     for name in TensorName::of_recurrence(spec, layer) {

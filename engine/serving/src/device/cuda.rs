@@ -7,7 +7,7 @@ use ebb_kernels::BLOCK_TOKENS;
 use ebb_kernels::backend::Backend;
 use ebb_kernels::cuda::{CudaBackend, CudaConfig, CudaError, Device, Gradients, StepCapacity};
 use ebb_kernels::kv::KvLayout;
-use ebb_kernels::model::Rotated;
+use ebb_kernels::model::{ModelSpec, Rotated};
 use ebb_models::model::LoadedModel;
 
 use super::backend::loading_bar;
@@ -106,12 +106,18 @@ impl CudaDevice {
     }
 
     /// Of `bytes` for the KV cache, those of its pool: blocks that shrink need scratch beside it.
-    pub fn pool_bytes(&self, steps: &StepSizes, layout: &KvLayout, bytes: u64) -> u64 {
+    pub fn pool_bytes(
+        &self,
+        spec: &ModelSpec,
+        steps: &StepSizes,
+        layout: &KvLayout,
+        bytes: u64,
+    ) -> u64 {
         let frame = layout.frame().frame_bytes as u64;
         let fits = |frames: u64| {
             let frames32 = u32::try_from(frames).unwrap_or(u32::MAX);
             let config = config(frames32, steps);
-            let beside = CudaBackend::shrink_bytes(layout, frames32, &config) as u64;
+            let beside = CudaBackend::shrink_bytes(spec, layout, frames32, &config) as u64;
             frames * frame + beside <= bytes
         };
         if layout.levels() == 1 || fits(bytes / frame) {

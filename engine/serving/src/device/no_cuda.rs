@@ -2,6 +2,7 @@
 
 use ebb_kernels::backend::Backend;
 use ebb_kernels::kv::KvLayout;
+use ebb_kernels::model::ModelSpec;
 use ebb_models::model::LoadedModel;
 
 use super::{BackendOptions, Budget, DeviceError, StepSizes};
@@ -46,7 +47,7 @@ impl CudaDevice {
     }
 
     /// Of bytes for the KV cache, those of its pool.
-    pub fn pool_bytes(&self, _: &StepSizes, _: &KvLayout, _: u64) -> u64 {
+    pub fn pool_bytes(&self, _: &ModelSpec, _: &StepSizes, _: &KvLayout, _: u64) -> u64 {
         match *self {}
     }
 

@@ -116,7 +116,10 @@ pub fn start_on(
         steps.states = (states.kept.first + states.kept.count) as usize;
     }
     let pool_bytes = match &config.device {
-        Device::Cuda(device) => device.pool_bytes(&steps, &plan.layout, kv_bytes - state_bytes),
+        Device::Cuda(device) => {
+            let bytes = kv_bytes - state_bytes;
+            device.pool_bytes(&model.spec, &steps, &plan.layout, bytes)
+        }
         Device::Cpu => kv_bytes - state_bytes,
     };
     let of_model = pool(&model, pool_bytes, config.prefix_cache)?;

@@ -245,7 +245,8 @@ impl TrialArgs {
         let budget = gpu.budget(&opened.model, expand, steps, GPU_MEMORY_UTILIZATION)?;
         // Blocks that shrink need scratch beside the pool.
         let fits = |bytes: u64| {
-            let pool = |layout| gpu.pool_bytes(steps, layout, bytes);
+            let spec = &opened.model.spec;
+            let pool = |layout| gpu.pool_bytes(spec, steps, layout, bytes);
             options.layout.as_ref().map_or(bytes, pool) >= needed
         };
         Ok(match asked {

@@ -30,6 +30,10 @@ pub(super) struct Activations {
     pub(super) mlp: DeviceBuffer<bf16>,
     /// `[rows][hidden]`: what the next norm adds to the residual.
     pub(super) delta: DeviceBuffer<bf16>,
+    /// `[rows][layers * width]`: what layers get beside the residual stream, if they do.
+    pub(super) layer_inputs: DeviceBuffer<bf16>,
+    /// `[rows][width]`: what a layer makes of that.
+    pub(super) layer_input: DeviceBuffer<bf16>,
     /// Sums of the residual stream's squares, where products take part in norms.
     pub(super) squares: DeviceBuffer<f32>,
     /// `[rows][head_dim / 2]` pairs of cosine and sine, for each RoPE of the model.
@@ -46,18 +50,34 @@ fn rope_tables(spec: &ModelSpec) -> usize {
     spec.ropes.len().max(1)
 }
 
+/// Channels of the queries, in the layer that has most.
+fn q_width(spec: &ModelSpec) -> usize {
+    let widths = spec
+        .attentions()
+        .map(|(_, attention)| attention.heads().q_width());
+    widths.max().unwrap_or(0)
+}
+
+/// Channels of the widest head.
+fn head_dim_max(spec: &ModelSpec) -> usize {
+    let widths = spec.attentions().map(|(_, attention)| attention.head_dim);
+    widths.max().unwrap_or(0)
+}
+
 /// Values of a row of queries, keys and values, of the gates of attention's output, and of what
 /// attention puts out; each has room for what recurrences have in its place.
 fn mixer_widths(spec: &ModelSpec) -> [usize; 3] {
-    let heads = spec.heads();
+    let attentions = || spec.attentions().map(|(_, attention)| attention);
+    let heads = attentions().map(|attention| attention.heads_width());
+    let q_width = q_width(spec);
     let has_gate = spec.has_output_gates();
     let recurrent = || spec.layers.iter().filter_map(LayerSpec::recurrent);
     let read = recurrent().map(|recurrent| recurrent.in_width(spec.hidden));
     let out = recurrent().map(|recurrent| recurrent.out_width(spec.hidden));
     [
-        read.fold(heads.q_width() + 2 * heads.kv_width(), usize::max),
-        if has_gate { heads.q_width() } else { 0 },
-        out.fold(heads.q_width(), usize::max),
+        read.chain(heads).fold(0, usize::max),
+        if has_gate { q_width } else { 0 },
+        out.fold(q_width, usize::max),
     ]
 }
 
@@ -76,15 +96,17 @@ impl Activations {
             residual: single(rows * spec.hidden)?,
             normed: narrow(spec.hidden)?,
             qkv: narrow(qkv)?,
-            q: narrow(spec.heads().q_width())?,
+            q: narrow(q_width(spec))?,
             output_gate: narrow(output_gate)?,
             attended: narrow(attended)?,
             gate_up: narrow(2 * spec.intermediate_max())?,
             mlp: narrow(spec.intermediate_max())?,
             delta: narrow(spec.hidden)?,
+            layer_inputs: narrow(spec.per_layer_width())?,
+            layer_input: narrow(spec.input_width())?,
             squares: single(squares_len(spec.hidden))?,
             ropes: (0..rope_tables(spec))
-                .map(|_| single(rows * spec.heads().head_dim))
+                .map(|_| single(rows * head_dim_max(spec)))
                 .collect::<Result<_, _>>()?,
             logits: single(logit_rows_max * spec.vocab)?,
             host_logits: [Pinned::new(device, 0)?, Pinned::new(device, 0)?],
@@ -95,11 +117,13 @@ impl Activations {
     /// Bytes that `new` allocates on the device.
     pub(super) fn bytes(spec: &ModelSpec, rows: usize, logit_rows_max: usize) -> usize {
         let widths = 2 * spec.hidden
-            + spec.heads().q_width()
+            + q_width(spec)
+            + spec.per_layer_width()
+            + spec.input_width()
             + mixer_widths(spec).iter().sum::<usize>()
             + 3 * spec.intermediate_max();
         4 * squares_len(spec.hidden)
-            + rows * (2 * widths + 4 * (spec.hidden + rope_tables(spec) * spec.heads().head_dim))
+            + rows * (2 * widths + 4 * (spec.hidden + rope_tables(spec) * head_dim_max(spec)))
             + logit_rows_max * 4 * spec.vocab
     }
 

@@ -1,16 +1,17 @@
 //! One step's walk over the model's operations.
 
 use super::{Activations, Forward, Work};
-use crate::cuda::attention::{Queries, ScoreSpec, ScoredLayer};
+use crate::cuda::attention::{PartsLayer, Queries, ScoreSpec, ScoredLayer, is_in_parts};
 use crate::cuda::codecs::Codecs;
 use crate::cuda::driver::{DeviceBuffer, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::experts::ExpertsIo;
-use crate::cuda::ops::{Delta, NormWeights, RecurrentIo, RopeWeights};
+use crate::cuda::ops::{Delta, HeadParts, NormWeights, RecurrentIo, RopeWeights};
 use crate::cuda::params::DevicePtr;
 use crate::cuda::products::{Ends, Residual};
 use crate::cuda::program::{Fused, Norm, Op};
 use crate::model::ops::{Buffer, LinearName};
+use crate::model::{LayerTensor, TensorName};
 
 impl Forward {
     /// Enqueues the layers over the loaded step, up to the residual stream and the last layer's
@@ -37,9 +38,23 @@ impl Forward {
                     unsafe { linear.multiply(&mut self.products, stream, shape, io, ends)? };
                 }
                 Op::Attend(layer) => self.attend(stream, work, layer)?,
-                Op::RotateBack => {
+                Op::RotateBack(layer) => {
                     let attended = &mut self.activations.attended;
-                    self.ops.rotate_back(stream, work.rows, attended)?;
+                    self.ops.rotate_back(stream, (layer, work.rows), attended)?;
+                }
+                Op::FinishLayerInputs => self.finish_layer_inputs(stream, work.rows)?,
+                Op::OpenLayerInput(layer, activation) => {
+                    let a = &mut self.activations;
+                    let (inputs, gates) = (&a.layer_inputs, &mut a.layer_input);
+                    let of = (layer, activation);
+                    let ops = &self.ops.layer_inputs;
+                    ops.open(stream, work.rows, of, inputs, gates)?;
+                }
+                Op::ScaleResidual(layer) => {
+                    let scale = self.weights.of_layer(layer, LayerTensor::OutputScale);
+                    let residual = &mut self.activations.residual;
+                    let ops = &self.ops.layer_inputs;
+                    ops.scale(stream, work.rows, scale, residual)?;
                 }
                 Op::OpenAttended => {
                     let a = &mut self.activations;
@@ -76,6 +91,19 @@ impl Forward {
         self.ops
             .embed(stream, rows, step, sampled, table, residual)?;
         self.ops.rope_tables(stream, rows, step, &mut a.ropes)
+    }
+
+    /// What layers get of the step's tokens beside the residual stream.
+    fn finish_layer_inputs(&mut self, stream: &Stream, rows: usize) -> Result<(), CudaError> {
+        let Some(table) = self.weights.per_layer_embedding() else {
+            unreachable!("an operation of models whose layers have inputs of their own");
+        };
+        let norm = self.weights.vector_index(TensorName::PerLayerNorm);
+        let tensors = [table, self.weights.vector(norm)];
+        let step = (&self.step, self.sampling.sampled());
+        let inputs = &mut self.activations.layer_inputs;
+        let ops = &self.ops.layer_inputs;
+        ops.finish(stream, rows, step, tensors, inputs)
     }
 
     fn norm(&mut self, stream: &Stream, rows: usize, norm: Norm) -> Result<(), CudaError> {
@@ -164,21 +192,24 @@ impl Forward {
             arena,
             step,
             attention,
+            parts,
             ops,
             activations: a,
             codecs,
             spec,
             ..
         } = self;
-        // Pages, and what is a layer's own of the KV cache, are counted by layers that attend.
-        let kv_layer = spec.kv_layer(layer);
+        // Pages are counted by layers of the KV cache.
+        let place = spec.kv_place(layer);
+        let kv_layer = place.first_layer;
         let pages = codecs.as_ref().map(Codecs::pages);
         let mut codecs = codecs.as_mut().filter(|_| work.decodes);
         let of_heads = RopeWeights {
             key_factors: ops.key_factors(kv_layer),
             ..weights.of_heads(spec, layer)
         };
-        let of_layer = ops.head_spec(kv_layer);
+        let of_layer = ops.head_spec(layer);
+        let head_parts = HeadParts::of(spec, layer);
         let table = &a.ropes[spec.attention(layer).rope.unwrap_or(0)];
         let heads = ops
             .heads
@@ -188,24 +219,59 @@ impl Forward {
             scores: ScoreSpec::of(spec.attention(layer)),
             sinks: weights.sinks(spec, layer).map_or(0, |sinks| sinks.ptr()),
         };
-        let finishes = |decode| attention.finishes(step, decode, &of_layer, &scored.scores);
+        let finishes = |decode| {
+            head_parts.is_none() && attention.finishes(step, decode, &of_layer, &scored.scores)
+        };
         let queries = if work.decode.is_some_and(finishes) && !work.prefill {
             Queries::Projected(&of_layer, heads)
+        } else if let Some(parts) = &head_parts {
+            let heads = (&of_layer, heads);
+            let on = (&*step, &mut *arena);
+            ops.heads
+                .append_parts(stream, work.rows, on, parts, heads, &mut a.q)?;
+            Queries::Finished(&a.q)
         } else {
             let heads = (&of_layer, heads);
             ops.heads
                 .append(stream, work.rows, step, arena, kv_layer, heads, &mut a.q)?;
             Queries::Finished(&a.q)
         };
+        let turns = match work.prefill {
+            true => step.plan.turns.len(),
+            false => 0,
+        };
+        if is_in_parts(&place) {
+            let Some(parts) = parts else {
+                unreachable!("kernels were loaded for heads in parts");
+            };
+            let layer = PartsLayer {
+                attention: spec.attention(layer),
+                place,
+                scored,
+                scale_log2: of_layer.scale_log2(),
+            };
+            if let Some(decode) = work.decode {
+                let decode = attention.work_in(step, decode, &scored.scores);
+                let on = (&*step, &*arena, attention.windows());
+                let seqs = (decode.seqs, decode.cut);
+                parts.decode(stream, seqs, on, &layer, &a.q, &mut a.attended)?;
+            }
+            for turn in 0..turns {
+                for kv_layer in kv_layer..kv_layer + place.layers() {
+                    if let Some(codecs) = &mut codecs {
+                        codecs.dequantise_layer(stream, arena, kv_layer, turn)?;
+                    }
+                }
+                let on = (&*step, &*arena, attention.windows());
+                parts.prefill(stream, turn, on, &layer, &a.q, &mut a.attended)?;
+            }
+            return Ok(());
+        }
         if let Some(decode) = work.decode {
             let attended = &mut a.attended;
             let layer = &scored;
             attention.decode(stream, decode, step, arena, pages, layer, queries, attended)?;
         }
-        let turns = match work.prefill {
-            true => step.plan.turns.len(),
-            false => 0,
-        };
         for turn in 0..turns {
             if let Some(codecs) = &mut codecs {
                 codecs.dequantise_layer(stream, arena, kv_layer, turn)?;
@@ -259,6 +325,8 @@ impl Activations {
             Buffer::GateUp => &self.gate_up,
             Buffer::Gated => &self.mlp,
             Buffer::Branch => &self.delta,
+            Buffer::LayerInputs => &self.layer_inputs,
+            Buffer::LayerInput => &self.layer_input,
             Buffer::Residual | Buffer::Logits => unreachable!("f32, which no product here reads"),
         }
     }

@@ -10,7 +10,7 @@ use crate::cuda::products::Products;
 use crate::cuda::tables::DeviceTables;
 use crate::cuda::weights::{LoadError, PLAIN, PackPlan};
 use crate::kv::KvLayout;
-use crate::model::{LayerSpec, ModelSpec, TensorName, WeightSource};
+use crate::model::{KvPlace, LayerSpec, ModelSpec, TensorName, WeightSource};
 
 /// What the driver rounds large allocations up to.
 const GRANULE_BYTES: usize = 2 << 20;
@@ -89,11 +89,16 @@ impl CudaBackend {
 
     /// Bytes that a pool of `frames` frames takes beside its own, for blocks that shrink: scratch
     /// and tables. None if they never do.
-    pub fn shrink_bytes(layout: &KvLayout, frames: u32, config: &CudaConfig) -> usize {
+    pub fn shrink_bytes(
+        spec: &ModelSpec,
+        layout: &KvLayout,
+        frames: u32,
+        config: &CudaConfig,
+    ) -> usize {
         if layout.levels() == 1 {
             return 0;
         }
-        let scratch = Scratch::of(layout, frames, &config.capacity);
+        let scratch = Scratch::of(layout, frames, &config.capacity, KvPlace::layers_max(spec));
         scratch.frames() as usize * layout.frame().frame_bytes
             + DeviceTables::scratch_bytes(&scratch.shape)
             + Codecs::bytes(layout, frames, scratch)

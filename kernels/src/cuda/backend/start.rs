@@ -7,7 +7,7 @@ use super::activations::Activations;
 use super::{CudaBackend, Forward, LogitRows};
 use crate::backend::{BlockTables, StatePositions};
 use crate::cuda::arena::DeviceArena;
-use crate::cuda::attention::{Attention, DecodeWork, ScoreSpec};
+use crate::cuda::attention::{Attention, DecodeWork, Parts, ScoreSpec, is_in_parts, unit_columns};
 use crate::cuda::codecs::{Codecs, Scratch};
 use crate::cuda::driver::{Device, Event, Stream};
 use crate::cuda::error::CudaError;
@@ -22,7 +22,7 @@ use crate::cuda::weights::{LoadError, Weights};
 use crate::formats::rotation::Rotation;
 use crate::kv::KvLayout;
 use crate::model::ops::{Buffer, LinearName};
-use crate::model::{Feature, ModelSpec, OnlineKeyScales, WeightSource};
+use crate::model::{Feature, KvPlace, ModelSpec, OnlineKeyScales, WeightSource};
 use crate::weight_formats::Quantisation;
 
 /// Batches up to this are recorded at every size that cuBLASLt treats apart; beyond, in steps of 8.
@@ -171,16 +171,14 @@ impl CudaBackend {
                 pages.geometry()
             )));
         }
-        let scratch = Scratch::of(pages, config.frames, &capacity);
+        let at_once = KvPlace::layers_max(&spec);
+        let scratch = Scratch::of(pages, config.frames, &capacity, at_once);
         let attentions = || spec.attentions().map(|(_, attention)| attention);
         let scores: Vec<_> = attentions().map(ScoreSpec::of).collect();
-        let Some(first) = attentions().next() else {
-            unreachable!("a valid model has attention");
-        };
         let mut attention = Attention::new(
             device,
             geometry,
-            HeadSpec::of(first, &spec.ropes),
+            base_heads(&spec),
             &scores,
             (capacity.seqs, capacity.blocks),
             // No scheduler drafts tokens yet.
@@ -190,7 +188,9 @@ impl CudaBackend {
         )?;
         let arena = DeviceArena::of_layout(device, pages, config.frames, scratch.frames())?;
         let tables = capacity.tables(arena.pages(), config.frames);
-        let reads = attention.take_formats(pages);
+        // Heads in parts are read at 16 bit alone.
+        let reads = at_once == 1 && attention.take_formats(pages);
+        let parts = Parts::new(device, &spec, attention.room(0))?;
         let codecs = Codecs::new(device, pages, config.frames, scratch, reads)?;
         let mut step = StepBuffers::new(
             device,
@@ -216,6 +216,7 @@ impl CudaBackend {
             weights,
             step,
             attention,
+            parts,
             ops: config.ops(device, &spec)?,
             products,
             activations: Activations::new(device, &spec, capacity.rows, config.logit_rows)?,
@@ -315,7 +316,10 @@ impl CudaBackend {
         let geometry = spec.kv_geometry();
         let pages = KvLayout::unshrunk(geometry, geometry.frame_layout());
         let tables = config.capacity.tables(&pages, config.frames);
-        let (q_heads, windows) = (spec.heads().q_heads, Windows::of_model(spec));
+        let (q_heads, windows) = (base_heads(spec).q_heads, Windows::of_model(spec));
+        let size = (config.capacity.seqs, config.capacity.blocks);
+        let columns = unit_columns(geometry, q_heads, 1);
+        let units = windows.room(0, SplitRule::default(), size, columns);
         StepBuffers::bytes(&config.capacity, &tables, (geometry, q_heads), &windows)
             + Attention::scratch_bytes(
                 spec.kv_geometry(),
@@ -323,6 +327,7 @@ impl CudaBackend {
                 &windows,
                 (config.capacity.seqs, config.capacity.blocks),
             )
+            + Parts::bytes(spec, units)
             + Recurrent::bytes(spec, config.states)
             + Experts::bytes(spec, config.capacity.rows)
             + Activations::bytes(spec, config.capacity.rows, config.logit_rows)
@@ -333,6 +338,24 @@ impl CudaBackend {
                 .as_ref()
                 .map_or(0, |_| Ops::key_factor_bytes(spec))
     }
+}
+
+/// The heads that plans and kernels are made for: those of the first layer whose heads are the
+/// records of a layer of the KV cache. Where all are in parts, of records that share as many query
+/// heads as a KV head has at most.
+fn base_heads(spec: &ModelSpec) -> HeadSpec {
+    let mut whole = spec
+        .attentions()
+        .filter(|(layer, _)| !is_in_parts(&spec.kv_place(*layer)));
+    if let Some((_, attention)) = whole.next() {
+        return HeadSpec::of(attention, &spec.ropes);
+    }
+    let groups = spec
+        .attentions()
+        .map(|(_, attention)| attention.heads().group());
+    let geometry = spec.kv_geometry();
+    let group = groups.max().unwrap_or(1);
+    HeadSpec::plain(geometry, geometry.kv_heads * group)
 }
 
 /// A valid model's pages at 16 bit.

@@ -34,7 +34,8 @@ const POOL_SHARE: usize = 64;
 pub(in crate::cuda) struct Scratch {
     /// Blocks there is room for.
     pub(super) blocks: usize,
-    /// Frames of a sub-block: as many as one layer's records ever touch. Slot `s` of a sub-block
+    /// Frames of a sub-block: as many as the records of one layer, or of those that attention reads
+    /// at once, ever touch. Slot `s` of a sub-block
     /// stands in scratch frame `s % slots`, so that no two slots of a layer share one.
     pub(super) slots: u32,
     /// What tables must have room for.
@@ -44,12 +45,18 @@ pub(in crate::cuda) struct Scratch {
 impl Scratch {
     /// For a pool of `frames` frames: room for the longest sequence that a step within `capacity`
     /// can have if its sequences share its blocks evenly, and no more blocks than the pool holds.
-    pub(in crate::cuda) fn of(layout: &KvLayout, frames: u32, capacity: &StepCapacity) -> Self {
+    /// `at_once`: layers of the KV cache, one behind the other, that are read together.
+    pub(in crate::cuda) fn of(
+        layout: &KvLayout,
+        frames: u32,
+        capacity: &StepCapacity,
+        at_once: usize,
+    ) -> Self {
         let (geometry, frame) = (layout.geometry(), layout.frame());
         let per_frame = frame.frame_bytes / geometry.sub_record_bytes();
         let of_layer = 2 * geometry.kv_heads;
-        let slots = (0..geometry.layers)
-            .map(|l| ((l + 1) * of_layer - 1) / per_frame - l * of_layer / per_frame + 1)
+        let slots = (0..=geometry.layers - at_once)
+            .map(|l| ((l + at_once) * of_layer - 1) / per_frame - l * of_layer / per_frame + 1)
             .max()
             .unwrap_or(1);
         let smallest = layout.level_frames().into_iter().skip(1).min();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::super::arena::DeviceArena;
+use super::super::attention::is_in_parts;
 use super::super::driver::{Device, DeviceBuffer, Kernel, Stream};
 use super::super::error::CudaError;
 use super::super::params::{DevicePtr, KernelParams};
@@ -12,14 +13,14 @@ use super::super::plan::PREFILL_TILE_ROWS_MIN;
 use super::super::step::{PageTable, StepBuffers};
 use crate::formats::rotation::Rotation;
 use crate::kv::KvGeometry;
-use crate::model::{AttentionSpec, QkNorm, Rope};
+use crate::model::{AttentionSpec, KvPlace, ModelSpec, QkNorm, Rope};
 
 /// What a layer does with its heads before their scores, and with the scores.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::cuda) struct HeadSpec {
     pub(in crate::cuda) q_heads: usize,
     pub(in crate::cuda) kv_heads: usize,
-    /// Channels of a head: a multiple of 16 up to 256.
+    /// Channels of a head: a multiple of 16 up to 256, or 512 where heads are in parts.
     pub(in crate::cuda) head_dim: usize,
     /// Channels that rotate, the first of a head: channel `i` with channel `i + rotary_dim / 2`.
     /// 0 in layers without RoPE.
@@ -56,13 +57,13 @@ impl HeadSpec {
         }
     }
 
-    /// Says what there are no kernels for.
-    pub(in crate::cuda) fn check(&self) -> Result<(), CudaError> {
+    /// Says what there are no kernels for, of heads of up to `most` channels.
+    pub(in crate::cuda) fn check(&self, most: usize) -> Result<(), CudaError> {
         let (head_dim, rotary_dim) = (self.head_dim, self.rotary_dim);
         let unsupported = |what| Err(CudaError::Unsupported(what));
-        if !head_dim.is_multiple_of(16) || !(16..=256).contains(&head_dim) {
+        if !head_dim.is_multiple_of(16) || !(16..=most).contains(&head_dim) {
             return unsupported(format!(
-                "head_dim {head_dim}: the CUDA backend has kernels for multiples of 16 up to 256"
+                "head_dim {head_dim}: the CUDA backend has kernels for multiples of 16 up to {most}"
             ));
         }
         if !rotary_dim.is_multiple_of(2) || rotary_dim > head_dim {
@@ -183,6 +184,43 @@ struct AnyRopeAppendParams {
 // SAFETY: field for field `ebb::AnyRopeAppendParams` of ops/rope_any.cu.
 unsafe impl KernelParams for AnyRopeAppendParams {}
 
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct PartsAppendParams {
+    append: RopeAppendParams,
+    head_dim: u32,
+    rotary_half: u32,
+    records: u32,
+    parts: u32,
+    norm_values: u32,
+    reserved: u32,
+}
+// SAFETY: field for field `ebb::PartsAppendParams` of ops/rope_parts.cu.
+unsafe impl KernelParams for PartsAppendParams {}
+
+/// Heads that the other kernels do not finish: where their keys and values go, if they have any,
+/// and whether values are normed.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cuda) struct HeadParts {
+    pub(in crate::cuda) place: KvPlace,
+    pub(in crate::cuda) has_kv: bool,
+    pub(in crate::cuda) norms_values: bool,
+}
+
+impl HeadParts {
+    /// Of a layer, if it needs that kernel.
+    pub(in crate::cuda) fn of(spec: &ModelSpec, layer: usize) -> Option<Self> {
+        let (attention, place) = (spec.attention(layer), spec.kv_place(layer));
+        let this = Self {
+            place,
+            has_kv: attention.kv_from.is_none(),
+            norms_values: attention.v_norm,
+        };
+        let is_needed = is_in_parts(&place) || !this.has_kv || this.norms_values;
+        is_needed.then_some(this)
+    }
+}
+
 /// Weights that the rotation and append of one layer read; null where the model has none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::cuda) struct RopeWeights {
@@ -222,6 +260,7 @@ pub(in crate::cuda) struct HeadOps {
     /// For 64 and for 128 channels a head ([`HeadSpec::is_tuned`]).
     tuned: [Kernel<RopeAppendParams>; 2],
     any: Kernel<AnyRopeAppendParams>,
+    parts: Kernel<PartsAppendParams>,
     /// What norms add to the mean of squares.
     eps: f32,
     /// Whether their weights count from 1.
@@ -247,6 +286,7 @@ impl HeadOps {
                 device.kernel("rope_append_d128", 0)?,
             ],
             any: device.kernel("rope_append_any", 0)?,
+            parts: device.kernel("rope_append_parts", 0)?,
             eps,
             norm_from_one,
             rotation,
@@ -302,6 +342,48 @@ impl HeadOps {
             rotate_k: u8::from(self.rotation.k),
             rotate_v: u8::from(self.rotation.v),
             norm_from_one: u16::from(self.norm_from_one),
+        }
+    }
+
+    /// Finishes heads: Q to `q`, K and V, if there are any, to the pages of their parts.
+    pub(in crate::cuda) fn append_parts(
+        &self,
+        stream: &Stream,
+        rows: usize,
+        (step, arena): (&StepBuffers, &mut DeviceArena),
+        parts: &HeadParts,
+        (spec, heads): (&HeadSpec, HeadParams),
+        q: &mut DeviceBuffer<bf16>,
+    ) -> Result<(), CudaError> {
+        assert!(rows * spec.q_heads * spec.head_dim <= q.len());
+        let kv_heads = if parts.has_kv { spec.kv_heads } else { 0 };
+        let geometry = arena.geometry();
+        let params = PartsAppendParams {
+            append: RopeAppendParams {
+                pages: step.page_table(arena),
+                heads,
+                positions: step.positions(),
+                first_blocks: step.first_blocks(),
+                row_count: step.row_count(),
+                q: q.ptr(),
+                layer: geometry.layer_place(parts.place.first_layer) as u32,
+                q_heads: spec.q_heads as u32,
+                kv_heads: kv_heads as u32,
+                reserved: 0,
+            },
+            head_dim: spec.head_dim as u32,
+            rotary_half: spec.rotary_dim as u32 / 2,
+            records: geometry.kv_heads as u32,
+            parts: parts.place.parts() as u32,
+            norm_values: u32::from(parts.norms_values),
+            reserved: 0,
+        };
+        let heads = spec.q_heads + 2 * kv_heads;
+        let grid = (rows as u32, heads.div_ceil(CTA_HEADS) as u32);
+        // SAFETY: see above.
+        unsafe {
+            self.parts
+                .launch(stream, grid, CTA_HEADS as u32 * 32, &params)
         }
     }
 
@@ -368,21 +450,21 @@ mod tests {
     fn multiples_of_16_up_to_256_have_kernels_and_64_and_128_their_own() {
         for head_dim in 0..=512 {
             let is = head_dim % 16 == 0 && (16..=256).contains(&head_dim);
-            assert_eq!(of(head_dim).check().is_ok(), is, "{head_dim}");
+            assert_eq!(of(head_dim).check(256).is_ok(), is, "{head_dim}");
             assert_eq!(of(head_dim).is_tuned(), matches!(head_dim, 64 | 128));
         }
         let rotary = |rotary_dim| HeadSpec {
             rotary_dim,
             ..of(128)
         };
-        assert!([0, 96].iter().all(|r| rotary(*r).check().is_ok()));
-        assert!([97, 130].iter().all(|r| rotary(*r).check().is_err()));
+        assert!([0, 96].iter().all(|r| rotary(*r).check(256).is_ok()));
+        assert!([97, 130].iter().all(|r| rotary(*r).check(256).is_err()));
         assert!(!rotary(0).is_tuned() && !rotary(96).is_tuned());
         let whole = HeadSpec {
             norm: QkNorm::Whole,
             ..of(128)
         };
-        assert!(whole.check().is_ok() && !whole.is_tuned());
+        assert!(whole.check(256).is_ok() && !whole.is_tuned());
     }
 
     #[test]
@@ -398,6 +480,6 @@ mod tests {
             scale: Some(0.0),
             ..scaled
         };
-        assert!(scaled.check().is_ok() && of_zero.check().is_err());
+        assert!(scaled.check(256).is_ok() && of_zero.check(256).is_err());
     }
 }

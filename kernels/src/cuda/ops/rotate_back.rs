@@ -44,14 +44,15 @@ impl RotateBack {
         })
     }
 
-    /// The first `heads` heads, in place.
+    /// The first `channels` channels, whole heads, in place.
     pub(in crate::cuda) fn run(
         &self,
         stream: &Stream,
-        heads: usize,
+        channels: usize,
         attended: &mut DeviceBuffer<bf16>,
     ) -> Result<(), CudaError> {
-        assert!(self.head_dim.is_power_of_two() && heads * self.head_dim <= attended.len());
+        let heads = channels / self.head_dim;
+        assert!(self.head_dim.is_power_of_two() && channels <= attended.len());
         let params = RotateBackParams {
             attended: attended.ptr(),
             heads: heads as u32,

@@ -175,7 +175,7 @@ impl Case {
     /// shrinks, and whether the failures are the same ones; how many there were.
     fn run(&self, device: &Arc<Device>) -> Result<(f64, usize), ProbeError> {
         let stream = Stream::new(device)?;
-        let scratch = Scratch::of(&self.layout, self.frames, &capacity(4));
+        let scratch = Scratch::of(&self.layout, self.frames, &capacity(4), 1);
         let mut arena =
             DeviceArena::of_layout(device, &self.layout, self.frames, scratch.frames())?;
         let codecs = Codecs::new(device, &self.layout, self.frames, scratch, false)?;
@@ -490,7 +490,7 @@ fn check_dequantising(
     case.input.push_seq(0, tokens - 1, &[0]);
 
     let stream = Stream::new(device)?;
-    let scratch = Scratch::of(layout, case.frames, &capacity(blocks.len()));
+    let scratch = Scratch::of(layout, case.frames, &capacity(blocks.len()), 1);
     let mut arena = DeviceArena::of_layout(device, layout, case.frames, scratch.frames())?;
     let codecs = Codecs::new(device, layout, case.frames, scratch, false)?;
     let mut codecs =

@@ -18,9 +18,9 @@ use crate::cuda::step::StepCapacity;
 use crate::cuda::{CudaBackend, CudaConfig, CudaError};
 use crate::kv::{KvLayout, Side};
 use crate::model::{
-    Activation, ExpertActivation, ExpertsSpec, GatedDeltaSpec, LayerTensor, Mixer, Mlp, ModelSpec,
-    NormKind, NormPlace, QkNorm, RecurrentSpec, Rope, Routing, SharedExpert, ShortConvSpec,
-    TensorName, UniformModel, WeightSource,
+    Activation, AttentionSpec, ExpertActivation, ExpertsSpec, GatedDeltaSpec, LayerTensor, Mixer,
+    Mlp, ModelSpec, NormKind, NormPlace, PerLayerInputs, QkNorm, RecurrentSpec, Rope, Routing,
+    SharedExpert, ShortConvSpec, TensorName, UniformModel, WeightSource,
 };
 
 /// The CPU keeps activations in f32, the device in bf16: some roundings of 2^-9 per layer.
@@ -369,7 +369,8 @@ pub(super) fn check_recurrent(device: &Arc<Device>, report: &mut Report) -> Resu
 type Change = fn(&mut ModelSpec);
 
 /// What families have beyond plain layers: name, head_dim, changes.
-const FAMILIES: [(&str, usize, Change); 5] = [
+const FAMILIES: [(&str, usize, Change); 6] = [
+    ("Gemma 4", 64, gemma4),
     // More taps than LFM2 has: they average what rounding does to products of three.
     ("LFM2", 64, |spec| {
         let conv = ShortConvSpec {
@@ -414,6 +415,40 @@ const FAMILIES: [(&str, usize, Change); 5] = [
         }
     }),
 ];
+
+/// Heads of two widths, the wider in parts, with norms of values, windows over the narrow ones, two
+/// layers that read what others have, inputs of layers and multipliers behind them.
+pub(super) fn gemma4(spec: &mut ModelSpec) {
+    let last = spec.layers[0].clone();
+    spec.layers.resize(4, last);
+    let narrow = spec.heads().head_dim;
+    let pairs = 0..2 * narrow;
+    let freq = |i: usize| {
+        if i < narrow / 2 {
+            0.7f32.powi(i as i32)
+        } else {
+            0.0
+        }
+    };
+    spec.ropes.push(Rope::new(pairs.map(freq).collect(), 1.0));
+    spec.per_layer_inputs = Some(PerLayerInputs {
+        width: 24,
+        embedding_multiplier: 2.0,
+    });
+    for (index, layer) in spec.layers.iter_mut().enumerate() {
+        layer.output_scale = true;
+        (layer.mixer_norm, layer.mlp_norm) = (NormPlace::Both, NormPlace::Both);
+        let attention = layer.attention_mut();
+        (attention.v_norm, attention.qk_norm) = (true, QkNorm::PerHead);
+        // Of either width.
+        attention.scale = AttentionSpec::default_scale(2 * narrow);
+        match index % 2 {
+            0 => attention.window = Some(50),
+            _ => (attention.head_dim, attention.rope) = (4 * narrow, Some(1)),
+        }
+        attention.kv_from = index.checked_sub(2);
+    }
+}
 
 /// Models with experts, all of which are chosen: so no decision depends on rounding.
 pub(super) fn check_experts(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {

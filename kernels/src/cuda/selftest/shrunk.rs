@@ -6,7 +6,7 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::Rng;
-use super::model::spec;
+use super::model::{gemma4, spec};
 use super::online::{Online, start};
 use super::records::{put, ranges};
 use super::reference::relative_error;
@@ -311,6 +311,18 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         report.check(&name("logits"), done.logits, LOGITS_LIMIT);
         report.check(&name("bytes of pages"), done.bytes as f64, 0.0);
         report.check(&name("failures"), done.failures.0 as f64, 0.0);
+    }
+    let mut parts = spec(64, 2, 2, false);
+    gemma4(&mut parts);
+    for (how, online) in [("plain", Online::NONE)]
+        .into_iter()
+        .chain(Online::ROTATIONS)
+    {
+        let done = run(device, &parts, &LADDER, false, online)?;
+        let name = format!("model with shrinks, {how}, heads in parts");
+        let limit = online.limit(LOGITS_LIMIT);
+        report.check(&format!("{name}: logits"), done.logits, limit);
+        report.check(&format!("{name}: bytes of pages"), done.bytes as f64, 0.0);
     }
     for (head_dim, kv_heads, group) in [(64, 3, 3), (128, 2, 4), (256, 2, 2)] {
         let spec = spec(head_dim, kv_heads, group, false);

@@ -54,7 +54,7 @@ impl Setting {
     /// The plan, and where sequences read.
     fn plan(&self, reads: bool) -> Result<(Rewrite, Places), CudaError> {
         let device = Device::open(0).unwrap();
-        let scratch = Scratch::of(&self.layout, FRAMES, &self.capacity);
+        let scratch = Scratch::of(&self.layout, FRAMES, &self.capacity, 1);
         assert_eq!(scratch.blocks, 4);
         let shape = TableShape {
             row_blocks: 6,
