@@ -152,9 +152,23 @@ const BEYOND_BF16: [&str; 2] = ["granitemoe", "phimoe"];
 /// of the GPU's roundings gives the H100's figures (0.2015 in all, 0.2010 for the prompt of 9
 /// tokens) and, with the exact run's experts forced, 0.050. Of 2,316 decisions of its routers 191
 /// differ from the exact run's; in Qwen3-MoE, which is within the bound, 33 do.
-const BEYOND_BF16_ON_GPU: [&str; 1] = ["gpt_oss"];
+///
+/// Gemma 4's scores are not divided by anything either: the reference by itself, with inputs and
+/// outputs of its products, queries, keys and values rounded to bf16, is 0.10, 0.14 and 0.55 off for
+/// prompts of 9, 40 and 300 tokens. That the device computes what the CPU does is shown by its self
+/// test, with milder weights.
+const BEYOND_BF16_ON_GPU: [&str; 2] = ["gemma4_text", "gpt_oss"];
+
+/// What a prompt is to be answered with. Some models have answers of a cache of bf16 in their file,
+/// too: the reference's with keys and values rounded so. Gemma 4's scores are not divided by
+/// anything, so that heads of 512 channels and harsh weights make that rounding 0.14 to 0.32 on
+/// average; it has no error of its own to hide there.
+fn wanted(prompt: &Value) -> &Value {
+    prompt.get("bf16_cache").unwrap_or(prompt)
+}
 
 fn is_beyond_bf16(name: &str, device: &Device) -> bool {
+    let name = name.split("__").next().unwrap_or(name);
     let on_gpu = matches!(device, Device::Cuda(_)) && BEYOND_BF16_ON_GPU.contains(&name);
     on_gpu || BEYOND_BF16.contains(&name)
 }
@@ -209,7 +223,8 @@ fn check(name: &str) {
         }
         let mut sequence = sequence(&device, &model);
         let logits = sequence.feed(&tokens, Rows::All).expect("it runs").to_vec();
-        let wanted = prompt["logprobs"].as_array().expect("log-probabilities");
+        let reference = wanted(prompt);
+        let wanted = reference["logprobs"].as_array().expect("log-probabilities");
         assert_eq!(wanted.len(), tokens.len() - 1);
         let rows = logits.chunks_exact(vocab).zip(&tokens[1..]);
         let distances = rows.zip(wanted).map(|((row, token), wanted)| {
@@ -228,7 +243,7 @@ fn check(name: &str) {
             "{name}: off by {mean} on average"
         );
         let mut last = logits[(tokens.len() - 1) * vocab..].to_vec();
-        for step in prompt["greedy_and_margin"]
+        for step in reference["greedy_and_margin"]
             .as_array()
             .expect("greedy tokens")
         {
@@ -296,11 +311,12 @@ macro_rules! golden_models {
 }
 
 golden_models!(
-    cohere2, gemma2, gemma3_text, glm4, glm4_moe, gpt_oss, granite, granitemoe, lfm2, llama,
+    cohere2, gemma2, gemma3_text, gemma4_text, glm4, glm4_moe, gpt_oss, granite, granitemoe, lfm2, llama,
     ministral, mistral, mixtral, olmo2, olmo3, phi3, phimoe, qwen2, qwen2_moe, qwen3,
     qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, smollm3;
     heads_of_96_channels of "llama__d96";
     heads_of_256_channels of "gemma3_text__d256";
+    layers_that_share_keys_and_values of "gemma4_text__shared";
     gated_heads_of_256_channels of "qwen3_5_text__d256";
     phi3_with_long_rope of "phi3__longrope"
 );

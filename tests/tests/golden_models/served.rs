@@ -9,7 +9,9 @@ use ebb_serving::device::Device;
 use ebb_serving::sampling::SamplingOptions;
 use serde_json::{Value, json};
 
-use super::{CONTEXT, bound, device, golden, has_experts, ids, is_beyond_bf16, margin, write};
+use super::{
+    CONTEXT, bound, device, golden, has_experts, ids, is_beyond_bf16, margin, wanted, write,
+};
 
 /// Tokens of an answer: more than the reference has, so that sequences outgrow what admission sees
 /// to.
@@ -158,7 +160,8 @@ fn compare(golden: &Value, prompt: &Value, answer: &Answer) {
         return;
     }
     let tokens = ids(&prompt["ids"]);
-    let wanted = prompt["logprobs"].as_array().expect("log-probabilities");
+    let reference = wanted(prompt);
+    let wanted = reference["logprobs"].as_array().expect("log-probabilities");
     let distances = answer.prompt_logprobs.iter().zip(wanted);
     let distances = distances
         .map(|(got, wanted)| (f64::from(got.logprob) - wanted.as_f64().expect("a number")).abs());
@@ -170,7 +173,7 @@ fn compare(golden: &Value, prompt: &Value, answer: &Answer) {
         "{name}: off by {mean} on average"
     );
     let least = margin(golden);
-    let greedy = prompt["greedy_and_margin"].as_array().expect("tokens");
+    let greedy = reference["greedy_and_margin"].as_array().expect("tokens");
     let sure = greedy
         .iter()
         .take_while(|step| step[1].as_f64().is_some_and(|margin| margin >= least));

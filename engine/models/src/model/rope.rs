@@ -22,6 +22,9 @@ pub(super) enum Scaling {
     },
     /// YaRN (Peng et al. 2023, arXiv 2309.00071).
     Yarn(Yarn),
+    /// Only the first pairs of channels rotate, a share of `rotated` of all, with the frequencies of
+    /// the whole head divided by a factor; pairs stay those of the whole head (Gemma 4).
+    Proportional { rotated: f64, factor: f64 },
     /// Each frequency divided by its own factor, as GGUF's `rope_freqs.weight` has them.
     Factors(Vec<f32>),
     /// LongRoPE (Ding et al. 2024, arXiv 2402.13753).
@@ -159,6 +162,11 @@ pub(super) fn rope(base: f64, head_dim: usize, scaling: &Scaling) -> Result<Rope
                 .enumerate()
                 .map(|(i, freq)| blend(freq, yarn.factor, kept(i)))
                 .collect()
+        }
+        Scaling::Proportional { rotated, factor } => {
+            let pairs = (rotated * head_dim as f64 / 2.0) as usize;
+            let freq = |(i, freq)| if i < pairs { freq / factor } else { 0.0 };
+            plain.enumerate().map(freq).collect()
         }
         Scaling::Factors(factors) => {
             assert_eq!(

@@ -30,6 +30,7 @@ families!(
     cohere2,
     gemma2,
     gemma3_text,
+    gemma4_text,
     glm4,
     glm4_moe,
     gpt_oss,

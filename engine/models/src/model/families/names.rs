@@ -340,6 +340,15 @@ pub(crate) fn llama_hf(tensor: TensorName) -> StoredTensor {
         TensorName::FinalNorm => return StoredTensor::own(tensor, "model.norm.weight"),
         TensorName::FinalNormBias => return StoredTensor::own(tensor, "model.norm.bias"),
         TensorName::LmHead => return StoredTensor::own(tensor, "lm_head.weight"),
+        TensorName::PerLayerEmbedding => {
+            return StoredTensor::own(tensor, "model.embed_tokens_per_layer.weight");
+        }
+        TensorName::PerLayerProjection => {
+            return StoredTensor::own(tensor, "model.per_layer_model_projection.weight");
+        }
+        TensorName::PerLayerNorm => {
+            return StoredTensor::own(tensor, "model.per_layer_projection_norm.weight");
+        }
         TensorName::Layer(layer, part) => (layer, part),
     };
     let part = match part {
@@ -381,6 +390,10 @@ pub(crate) fn llama_hf(tensor: TensorName) -> StoredTensor {
         LayerTensor::Down => "mlp.down_proj.weight",
         LayerTensor::MlpPostNorm => "post_feedforward_layernorm.weight",
         LayerTensor::MlpPostNormBias => "post_feedforward_layernorm.bias",
+        LayerTensor::InputGate => "per_layer_input_gate.weight",
+        LayerTensor::InputOut => "per_layer_projection.weight",
+        LayerTensor::InputNorm => "post_per_layer_input_norm.weight",
+        LayerTensor::OutputScale => "layer_scalar",
         LayerTensor::Router => "mlp.gate.weight",
         LayerTensor::RouterBias => "mlp.gate.bias",
         LayerTensor::RouterCorrection => "mlp.gate.e_score_correction_bias",
@@ -409,6 +422,15 @@ pub(crate) fn llama_gguf(tensor: TensorName) -> StoredTensor {
         TensorName::FinalNorm => return StoredTensor::own(tensor, "output_norm.weight"),
         TensorName::FinalNormBias => return StoredTensor::own(tensor, "output_norm.bias"),
         TensorName::LmHead => return StoredTensor::own(tensor, "output.weight"),
+        TensorName::PerLayerEmbedding => {
+            return StoredTensor::own(tensor, "per_layer_token_embd.weight");
+        }
+        TensorName::PerLayerProjection => {
+            return StoredTensor::own(tensor, "per_layer_model_proj.weight");
+        }
+        TensorName::PerLayerNorm => {
+            return StoredTensor::own(tensor, "per_layer_proj_norm.weight");
+        }
         TensorName::Layer(layer, part) => (layer, part),
     };
     let part = match part {
@@ -434,6 +456,10 @@ pub(crate) fn llama_gguf(tensor: TensorName) -> StoredTensor {
         LayerTensor::Down => "ffn_down.weight",
         LayerTensor::MlpPostNorm => "post_ffw_norm.weight",
         LayerTensor::MlpPostNormBias => "post_ffw_norm.bias",
+        LayerTensor::InputGate => "inp_gate.weight",
+        LayerTensor::InputOut => "proj.weight",
+        LayerTensor::InputNorm => "post_norm.weight",
+        LayerTensor::OutputScale => "layer_output_scale.weight",
         LayerTensor::Router => "ffn_gate_inp.weight",
         LayerTensor::RouterBias => "ffn_gate_inp.bias",
         LayerTensor::RouterCorrection => "exp_probs_b.bias",

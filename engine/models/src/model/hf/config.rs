@@ -112,6 +112,8 @@ pub(crate) enum RopeScalings {
     Common,
     /// Also by `longrope`.
     WithLong,
+    /// By `proportional` alone (Gemma 4).
+    Proportional,
 }
 
 /// Whether `sliding_window` means anything where neither `use_sliding_window` nor `layer_types`
@@ -160,6 +162,11 @@ impl HfConfig {
         self.object.bool(key)
     }
 
+    /// A text.
+    pub(crate) fn text(&self, key: &str) -> Result<Option<&str>, Refusal> {
+        self.object.text(key)
+    }
+
     /// Refuses a field unless it is absent, `null` or false.
     pub(crate) fn refuse(&self, key: &str) -> Result<(), Refusal> {
         match self.object.get(key) {
@@ -178,6 +185,44 @@ impl HfConfig {
             Some("float16") => f16::from_f32(value).to_f32(),
             Some(_) => value,
         })
+    }
+
+    /// Whether there is such a field, and not `null`.
+    pub(crate) fn says(&self, key: &str) -> bool {
+        self.object.get(key).is_some()
+    }
+
+    /// What `per_layer_config` says of a layer: a whole number for each of `keys`, and nothing else.
+    pub(crate) fn layer_sizes<const N: usize>(
+        &self,
+        layer: usize,
+        keys: [&str; N],
+    ) -> Result<[Option<usize>; N], Refusal> {
+        let Some(layers) = self.object.object("per_layer_config")? else {
+            return Ok([None; N]);
+        };
+        let Some(own) = layers.object(&layer.to_string())? else {
+            return Ok([None; N]);
+        };
+        if let Some(other) = own.keys().find(|key| !keys.contains(key)) {
+            let found = own.get(other).map_or_else(|| "null".to_owned(), brief);
+            return Err(Refusal::unsupported(own.name(other), found, "its absence"));
+        }
+        let mut sizes = [None; N];
+        for (size, key) in sizes.iter_mut().zip(keys) {
+            *size = own.size(key)?;
+        }
+        Ok(sizes)
+    }
+
+    /// The RoPE of heads of `head_dim` channels that rotate whole, in layers that see everything.
+    pub(crate) fn full_rope(
+        &self,
+        head_dim: usize,
+        defaults: &HfDefaults,
+    ) -> Result<Rope, Refusal> {
+        let config = read_rope(&self.object, 0, defaults)?;
+        rope(config.base, config.rotary_dim(head_dim)?, &config.scaling)
     }
 
     /// A list of whole numbers.

@@ -88,7 +88,10 @@ pub(super) fn read_rope(
         .or(outer_base)
         .unwrap_or(DEFAULT_BASE);
     let scaling = read_scaling(config, &parameters, positions, defaults, &mut notes)?;
-    let partial = partial(parameters.number(PARTIAL)?.or(outer_partial), defaults)?;
+    let partial = match scaling {
+        Scaling::Proportional { .. } => 1.0,
+        _ => partial(parameters.number(PARTIAL)?.or(outer_partial), defaults)?,
+    };
     // Files for YaRN often keep the length before scaling in max_position_embeddings.
     let positions = match &scaling {
         Scaling::Yarn(yarn) => positions.max(yarn.positions() as usize),
@@ -124,6 +127,7 @@ fn read_scaling(
         RopeScalings::None => "default",
         RopeScalings::Common => "default, linear, dynamic, llama3, yarn, mrope",
         RopeScalings::WithLong => "default, linear, dynamic, llama3, yarn, longrope, mrope",
+        RopeScalings::Proportional => "default, proportional",
     };
     let kind_key = if parameters.get("rope_type").is_some() {
         "rope_type"
@@ -139,7 +143,12 @@ fn read_scaling(
     if defaults.rope_scalings == RopeScalings::None && kind != "default" {
         return Err(unsupported());
     }
+    let is_proportional = defaults.rope_scalings == RopeScalings::Proportional;
+    if is_proportional && !["default", "proportional"].contains(&kind) {
+        return Err(unsupported());
+    }
     let own_keys: &[&str] = match kind {
+        "proportional" if is_proportional => &["factor"],
         // Positions in time and space (Qwen2-VL) are the same three numbers for each token of a
         // text.
         "default" | "mrope" => &["mrope_section", "mrope_interleaved"],
@@ -198,6 +207,21 @@ fn read_scaling(
         "linear" => Ok(Scaling::Linear {
             factor: needed("factor", 1.0)?,
         }),
+        "proportional" => {
+            let rotated = positive(PARTIAL, 0.0)?.unwrap_or(1.0);
+            if rotated > 1.0 {
+                let expected = "a part of a head, above 0 and at most 1";
+                return Err(Refusal::invalid(
+                    parameters.name(PARTIAL),
+                    rotated,
+                    expected,
+                ));
+            }
+            Ok(Scaling::Proportional {
+                rotated,
+                factor: positive("factor", 1.0)?.unwrap_or(1.0),
+            })
+        }
         // NTK-aware scaling grows with the text, and only once that is longer than
         // max_position_embeddings. That is the longest context here, so nothing is scaled.
         "dynamic" => {

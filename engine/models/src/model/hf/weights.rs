@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{ModelSpec, TensorName, WeightSource};
+use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName, WeightSource};
 use ebb_kernels::weight_formats::{PackedRows, WeightFormat};
 use half::slice::HalfFloatSliceExt;
 use safetensors::Dtype;
@@ -171,7 +171,7 @@ impl HfWeights {
         let as_head = tensor == self.prefix.name(LM_HEAD);
         let plain = match as_head {
             true => LM_HEAD.to_owned(),
-            false => (self.family.hf_tensor)(name).name_of(expert),
+            false => stored_as(self.family, &self.spec, name).name_of(expert),
         };
         let class = match name {
             TensorName::Embedding if !as_head => Class::Embedding,
@@ -224,7 +224,7 @@ impl HfWeights {
     /// Where a tensor lies. Some tied checkpoints store the embedding as the output projection
     /// only; some checkpoints store all experts of a layer as one tensor.
     fn place(&self, name: TensorName) -> StoredTensor {
-        let mut stored = (self.family.hf_tensor)(name);
+        let mut stored = stored_as(self.family, &self.spec, name);
         stored.name = self.prefix.name(&stored.name);
         if let Some(all) = stored.of_all_experts()
             && !is_stored(&self.shards, &stored.name_of(0))
@@ -242,6 +242,18 @@ impl HfWeights {
         stored
     }
 
+    /// What projections and norms would be called that layers do without which read the keys and
+    /// values of another; some checkpoints have them.
+    fn of_shared_kv(&self) -> HashSet<String> {
+        use LayerTensor as L;
+        let shared = self.spec.attentions().filter(|(_, a)| a.kv_from.is_some());
+        let names = shared.flat_map(|(layer, _)| {
+            [L::K, L::V, L::KNorm].map(|tensor| TensorName::Layer(layer, tensor))
+        });
+        let names = names.map(|name| self.prefix.name(&(self.family.hf_tensor)(name).name));
+        names.collect()
+    }
+
     /// How a tensor can be packed: if all that it is stored in can, and alike.
     fn format(&self, name: TensorName) -> Option<WeightFormat> {
         let names = self.place(name).names(&self.spec).into_iter();
@@ -253,6 +265,17 @@ impl HfWeights {
     fn stored(&self, tensor: &str) -> Result<&shards::StoredTensor, ModelError> {
         let missing = || Refusal::MissingTensor(tensor.to_owned()).at(&self.dir);
         self.shards.get(tensor).ok_or_else(missing)
+    }
+}
+
+/// How checkpoints of a family store a tensor; values whose projection is that of the keys as that.
+fn stored_as(family: &Family, spec: &ModelSpec, name: TensorName) -> StoredTensor {
+    match name {
+        TensorName::Layer(layer, LayerTensor::V) if spec.attention(layer).v_is_k => {
+            let keys = (family.hf_tensor)(TensorName::Layer(layer, LayerTensor::K));
+            StoredTensor::own(name, keys.name)
+        }
+        _ => (family.hf_tensor)(name),
     }
 }
 
@@ -301,8 +324,10 @@ impl TensorTable for Table<'_> {
             .iter()
             .map(|layer| prefix.name(&format!("model.layers.{layer}.")));
         let unused: Vec<_> = unused.collect();
+        let shared = self.weights.of_shared_kv();
         let superfluous = |name: &str| {
             is_superfluous(name)
+                || shared.contains(name)
                 || unused.iter().any(|layer| name.starts_with(layer))
                 || self.parts.contains(name)
                 || head.as_deref() == Some(name)

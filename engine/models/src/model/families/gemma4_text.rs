@@ -1,0 +1,159 @@
+//! Gemma 4, the language model: wider heads in layers that see everything, layers that share keys
+//! and values, an input of its own for each layer, and a multiplier behind it.
+
+use ebb_kernels::model::{Mlp, ModelSpec, NormPlace, PerLayerInputs, QkNorm};
+
+use super::{Family, TextType, gemma2};
+use crate::model::error::Refusal;
+use crate::model::hf::config::{HfConfig, HfDefaults, RopeScalings, WindowRule};
+
+/// One layer of so many sees everything, unless the configuration says otherwise.
+const FULL_INTERVAL: usize = 6;
+
+/// Channels of a head in layers that see everything, unless the configuration says otherwise.
+const FULL_HEAD_DIM: usize = 512;
+
+/// The base of the RoPE of layers with windows.
+const SLIDING_BASE: f64 = 10_000.0;
+
+pub(super) static FAMILY: Family = Family {
+    name: "gemma4_text",
+    hf_class: "Gemma4ForCausalLM",
+    hf_text: &[TextType {
+        model_types: &["gemma4_text"],
+        sizes: r#"{
+            "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
+            "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262144,
+            "max_position_embeddings": 131072
+        }"#,
+        constants: r#"{
+            "head_dim": 256, "tie_word_embeddings": true, "sliding_window": 512,
+            "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                "full_attention": {
+                    "rope_type": "proportional", "partial_rotary_factor": 0.25,
+                    "rope_theta": 1000000.0
+                }
+            }
+        }"#,
+    }],
+    hf_spec: |config| {
+        // Images alone are seen from both sides where this is "vision".
+        if config.text("use_bidirectional_attention")? != Some("vision") {
+            config.refuse("use_bidirectional_attention")?;
+        }
+        config.refuse("enable_moe_block")?;
+        let mut spec = hf_spec(config)?;
+        put_shared_layers(config, &mut spec)?;
+        put_layer_inputs(config, &mut spec)?;
+        Ok(spec)
+    },
+    hf_tensor: gemma2::hf_tensor,
+    gguf: None,
+};
+
+const DEFAULTS: HfDefaults = HfDefaults {
+    ignores_attention_bias: true,
+    rotates_part_of_a_head: false,
+    rope_scalings: RopeScalings::Proportional,
+    has_ropes_by_kind: true,
+    has_gemma_activation: true,
+};
+
+/// Everything but what layers share and get beside the residual stream.
+fn hf_spec(config: &HfConfig) -> Result<ModelSpec, Refusal> {
+    let mut model = config.uniform(&DEFAULTS)?;
+    model.qkv_bias = config.bool("attention_bias")? == Some(true);
+    model.qk_norm = QkNorm::PerHead;
+    let mut spec = model.spec();
+    spec.embedding_multiplier = config.round((spec.hidden as f64).sqrt() as f32)?;
+    let cap = config.number("final_logit_softcapping")?;
+    spec.logit_soft_cap = cap.map(|cap| cap as f32);
+    let sliding = config.sliding_layers(&spec, FULL_INTERVAL)?;
+    if sliding.last() == Some(&true) {
+        let expected = "full_attention in the last layer";
+        return Err(Refusal::unsupported("layer_types", "a window there", expected));
+    }
+    let values_are_keys = config.bool("attention_k_eq_v")? == Some(true);
+    let full_head_dim = config.size("global_head_dim")?.unwrap_or(FULL_HEAD_DIM);
+    let full_kv_heads = config.size("num_global_key_value_heads")?;
+    let has_list = config.says("per_layer_config");
+    for (index, layer) in spec.layers.iter_mut().enumerate() {
+        (layer.mixer_norm, layer.mlp_norm) = (NormPlace::Both, NormPlace::Both);
+        layer.output_scale = true;
+        let attention = layer.attention_mut();
+        (attention.scale, attention.v_norm) = (1.0, true);
+        attention.o_bias = attention.qkv_bias;
+        attention.v_is_k = values_are_keys && !sliding[index];
+        // Without a list of layers, the same follows from fields of their own.
+        let [head_dim, kv_heads] = match has_list {
+            true => config.layer_sizes(index, ["head_dim", "num_key_value_heads"])?,
+            false if sliding[index] => [None, None],
+            false => [Some(full_head_dim), full_kv_heads.filter(|_| values_are_keys)],
+        };
+        attention.head_dim = head_dim.unwrap_or(attention.head_dim);
+        attention.kv_heads = kv_heads.unwrap_or(attention.kv_heads);
+    }
+    // A RoPE for each width of heads that see everything; the last is that of layers with windows.
+    let base = config.sliding_rope(spec.heads().head_dim, Some(SLIDING_BASE))?;
+    spec.ropes.clear();
+    let mut widths = Vec::new();
+    for (layer, _) in spec.layers.iter_mut().zip(&sliding).filter(|(_, s)| !**s) {
+        let attention = layer.attention_mut();
+        let width = attention.head_dim;
+        let known = widths.iter().position(|known| *known == width);
+        attention.rope = Some(known.unwrap_or(widths.len()));
+        if known.is_none() {
+            widths.push(width);
+            spec.ropes.push(config.full_rope(width, &DEFAULTS)?);
+        }
+    }
+    spec.ropes.push(base);
+    config.put_windows(&mut spec, WindowRule::Always, |layer| sliding[layer])?;
+    Ok(spec)
+}
+
+/// The last layers read the keys and values of the last one before them of their kind. Their MLPs
+/// may be twice as wide.
+fn put_shared_layers(config: &HfConfig, spec: &mut ModelSpec) -> Result<(), Refusal> {
+    let shared = config.size("num_kv_shared_layers")?.unwrap_or(0);
+    if shared == 0 {
+        return Ok(());
+    }
+    let sliding = config.sliding_layers(spec, FULL_INTERVAL)?;
+    let layers = spec.layers.len();
+    let first = layers.saturating_sub(shared);
+    let is_wide = config.bool("use_double_wide_mlp")? == Some(true);
+    for index in first..layers {
+        let source = (0..first).rfind(|before| sliding[*before] == sliding[index]);
+        let Some(source) = source else {
+            let expected = "layers of each kind before those that share";
+            return Err(Refusal::invalid("num_kv_shared_layers", shared, expected));
+        };
+        let layer = &mut spec.layers[index];
+        let attention = layer.attention_mut();
+        (attention.kv_from, attention.v_is_k) = (Some(source), false);
+        if let (true, Mlp::Dense { intermediate, .. }) = (is_wide, &mut layer.mlp) {
+            *intermediate *= 2;
+        }
+    }
+    Ok(())
+}
+
+fn put_layer_inputs(config: &HfConfig, spec: &mut ModelSpec) -> Result<(), Refusal> {
+    let width = config.size("hidden_size_per_layer_input")?.unwrap_or(0);
+    if width == 0 {
+        return Ok(());
+    }
+    let key = "vocab_size_per_layer_input";
+    if let Some(vocab) = config.size(key)?.filter(|vocab| *vocab != spec.vocab) {
+        let expected = format!("vocab_size, {}", spec.vocab);
+        return Err(Refusal::unsupported(key, vocab, &expected));
+    }
+    spec.per_layer_inputs = Some(PerLayerInputs {
+        width,
+        embedding_multiplier: config.round((width as f64).sqrt() as f32)?,
+    });
+    Ok(())
+}
