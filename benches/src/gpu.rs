@@ -9,6 +9,7 @@ use ebb_kernels::cuda::{Capability, Device, selftest};
 use ebb_kernels::weight_formats::{Codes, Quantisation, WeightFormat};
 
 pub mod attention;
+pub mod experts;
 pub mod polar;
 pub mod prefill;
 pub mod products;
@@ -162,6 +163,16 @@ pub enum Command {
         /// Time products of packed weights alone
         #[arg(long, conflicts_with = "in_sequence")]
         packed: bool,
+    },
+    /// Time a layer's products of experts, by the kernel for few rows an expert and by that for
+    /// many, in shapes of Qwen3-30B-A3B and gpt-oss-20b, cold L2, graph-replayed, median; prints CSV
+    Experts {
+        /// Rows, each of which goes to 8 experts of 128, or 4 of 32
+        #[arg(long, value_delimiter = ',', default_value = "64,256,1024,4096,8192")]
+        rows: Vec<usize>,
+        /// Timed runs of each
+        #[arg(long, default_value_t = 20)]
+        repeats: usize,
     },
     /// Time draws from logits on the device; prints CSV
     Sample {
@@ -335,6 +346,7 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
             }
             products::in_sequence(&device, rows, *repeats)?;
         }
+        Command::Experts { rows, repeats } => experts::run(&device, rows, *repeats)?,
         Command::Sample {
             vocabs,
             batches,

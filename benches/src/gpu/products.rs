@@ -114,7 +114,7 @@ pub fn packed(device: &Arc<Device>, rows: &[usize], repeats: usize) -> Result<()
 }
 
 /// Codes of any value that is a number, and scales of one size.
-fn tensor(format: WeightFormat, inputs: usize, outputs: usize) -> PackedTensor {
+pub(super) fn tensor(format: WeightFormat, inputs: usize, outputs: usize) -> PackedTensor {
     let mut tensor = PackedTensor::new(format, outputs, inputs);
     let rows = tensor.rows_mut(0, outputs);
     let mut bits = 1u64;

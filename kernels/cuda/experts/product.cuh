@@ -1,5 +1,5 @@
-// Products of experts: every warp takes slices of 16 outputs of an expert times a tile of its rows,
-// weights going straight from memory into registers.
+// Products of experts that have few rows each (many.cuh: many): every warp takes slices of 16
+// outputs of an expert times a tile of its rows, weights going straight from memory into registers.
 //
 // Y^T = W X^T with m16n8k16, as in product/skinny.cu, but a warp has all inputs of its slice: one
 // chain of sums over the inputs in order, whatever the tile. So a row's bits depend neither on the
@@ -30,7 +30,7 @@ struct ExpertsParams {
   uint32_t gated;
   float limit;  // 0: gates are silu's; else they are clamped at it
   float alpha;
-  uint32_t reserved;
+  uint32_t stages;  // of the ring of many.cuh, 2 to 4
 };
 static_assert(sizeof(ExpertsParams) == 96);
 
@@ -264,6 +264,23 @@ __device__ __forceinline__ float gated_by(const ExpertsParams& p, float gate, fl
   return gate / (1.f + __expf(-gate)) * up;
 }
 
+// One of the two outputs that a lane of eight has of a slice: row g, or row g + 8 for i = 1.
+struct ExpertOutput {
+  uint32_t expert, i, each, output;
+
+  __device__ __forceinline__ ExpertOutput(const ExpertsParams& p, uint32_t expert, uint32_t slice,
+                                          uint32_t g, uint32_t i)
+      : expert(expert),
+        i(i),
+        each(p.gated ? p.outputs / 2 : p.outputs),
+        output(p.gated ? slice * 8 + g : slice * 16 + g + 8 * i) {}
+  __device__ __forceinline__ bool is_there() const { return output < each; }
+  __device__ __forceinline__ float bias(const ExpertsParams& p) const {
+    const uint64_t of_all = p.gated ? i * static_cast<uint64_t>(p.experts) + expert : expert;
+    return p.bias && is_there() ? __bfloat162float(p.bias[of_all * each + output]) : 0.f;
+  }
+};
+
 template <class WEIGHTS, int TILES>
 __device__ __forceinline__ void experts(const ExpertsParams& p) {
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
@@ -290,14 +307,11 @@ __device__ __forceinline__ void experts(const ExpertsParams& p) {
     float factor[2], bias[2];
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++) {
-      output[i] = p.gated ? slice * 8 + g : slice * 16 + g + 8 * i;
-      const bool has = output[i] < each;
-      factor[i] = WEIGHTS::kIsPacked && has ? WEIGHTS::factor(p, tile.x, slice, g + 8 * i) : 1.f;
-      const uint64_t at = (p.gated ? i * static_cast<uint64_t>(p.experts) + tile.x
-                                   : static_cast<uint64_t>(tile.x)) *
-                              each +
-                          output[i];
-      bias[i] = p.bias && has ? __bfloat162float(p.bias[at]) : 0.f;
+      const ExpertOutput of(p, tile.x, slice, g, i);
+      output[i] = of.output;
+      factor[i] =
+          WEIGHTS::kIsPacked && of.is_there() ? WEIGHTS::factor(p, tile.x, slice, g + 8 * i) : 1.f;
+      bias[i] = of.bias(p);
     }
 #pragma unroll
     for (uint32_t n = 0; n < TILES; n++) {

@@ -91,7 +91,14 @@ struct PackedChunk {
   static __device__ __forceinline__ void dequantise(const uint8_t* chunk, int quarter,
                                                     uint32_t lane, Scales& scales,
                                                     QuarterChunk& a) {
-    const uint8_t* const codes = chunk + (quarter * 32 + lane) * kLaneBytes;
+    dequantise(chunk, chunk + kCodeBytes, quarter, lane, scales, a);
+  }
+  // The same of codes and scales that lie apart, and may begin with the middle of a chunk.
+  static __device__ __forceinline__ void dequantise(const uint8_t* all_codes,
+                                                    const uint8_t* all_scales, int quarter,
+                                                    uint32_t lane, Scales& scales,
+                                                    QuarterChunk& a) {
+    const uint8_t* const codes = all_codes + (quarter * 32 + lane) * kLaneBytes;
     uint32_t words[CODES::kBits / 2];
     if constexpr (CODES::kBits == 4) {
       const uint2 v = *reinterpret_cast<const uint2*>(codes);
@@ -105,7 +112,7 @@ struct PackedChunk {
       if constexpr (GROUPS > 0) {
         constexpr int kEach = 8 / GROUPS;  // times 16 inputs
         const int at = quarter * 2 + k;
-        if (at % kEach == 0) scales.of_group.load(chunk + kCodeBytes, at / kEach, lane / 4);
+        if (at % kEach == 0) scales.of_group.load(all_scales, at / kEach, lane / 4);
       }
       if constexpr (CODES::kBits == 4)
         CODES::dequantise(words[k], scales.of_group, a[k]);

@@ -4,6 +4,8 @@
 //! the tiles that it finds there, so that no launch depends on what was chosen, and steps can be
 //! recorded.
 
+mod tiles;
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -13,10 +15,11 @@ use half::bf16;
 use super::driver::{Device, DeviceBuffer, Kernel, Stream};
 use super::error::CudaError;
 use super::linear::Weight;
-use super::packed::{DeviceFormat, SLICE_OUTPUTS};
+use super::packed::DeviceFormat;
 use super::params::{DevicePtr, GemmShape, KernelParams};
 use super::products::Products;
 use crate::model::{ExpertActivation, ExpertsSpec, LayerSpec, ModelSpec, RouterScores};
+use tiles::{MANY_ROWS, ProductKernels, TILE_ROWS, tile_of};
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -82,7 +85,7 @@ struct ExpertsParams {
     gated: u32,
     limit: f32,
     alpha: f32,
-    reserved: u32,
+    stages: u32,
 }
 // SAFETY: field for field `ebb::ExpertsParams` of experts/product.cuh.
 unsafe impl KernelParams for ExpertsParams {}
@@ -103,13 +106,6 @@ struct CombineParams {
 }
 // SAFETY: field for field `ebb::CombineParams` of experts/combine.cu.
 unsafe impl KernelParams for CombineParams {}
-
-/// Rows of a tile, for each kernel of products.
-const TILE_ROWS: [usize; 3] = [8, 32, 64];
-
-/// Warps of a CTA that multiplies, each of which takes slices of its own: `kExpertsWarps` of
-/// experts/product.cuh.
-const WARPS: usize = 8;
 
 /// Rows of a CTA that routes, a warp each: `kRouteWarps` of experts/route.cuh.
 const ROUTE_ROWS: usize = 4;
@@ -174,9 +170,11 @@ pub(super) struct Experts {
     /// Both at once, of few rows and experts.
     route_sort: Kernel<RouteSortParams>,
     combine: Kernel<CombineParams>,
-    /// Of each format, none being bf16, those of [`TILE_ROWS`].
-    products: HashMap<Option<DeviceFormat>, [Kernel<ExpertsParams>; TILE_ROWS.len()]>,
+    /// Of each format, none being bf16.
+    products: HashMap<Option<DeviceFormat>, ProductKernels>,
     multiprocessors: usize,
+    /// Rows that an expert has on average from which on the kernel for many is taken.
+    many_rows: usize,
     /// `[rows][experts]`.
     scores: DeviceBuffer<f32>,
     /// `[rows][per_token]`: experts, their weights, and their places in the sorted order.
@@ -240,7 +238,12 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(spec: &'a ExpertsSpec, weights: &'a ExpertWeights, rows: usize) -> Self {
+    fn new(
+        spec: &'a ExpertsSpec,
+        weights: &'a ExpertWeights,
+        rows: usize,
+        many_rows: usize,
+    ) -> Self {
         let choices = rows * spec.per_token;
         Self {
             spec,
@@ -248,7 +251,7 @@ impl<'a> Run<'a> {
             hidden: weights.router.len() / spec.experts,
             rows,
             choices,
-            tile: tile_of(choices, spec.experts),
+            tile: tile_of(choices, spec.experts, many_rows),
         }
     }
 }
@@ -267,7 +270,7 @@ impl Experts {
         let mut products = HashMap::new();
         for format in formats {
             if let Entry::Vacant(place) = products.entry(format) {
-                place.insert(load_products(device, format)?);
+                place.insert(ProductKernels::new(device, format)?);
             }
         }
         let room = Room::of(spec, rows);
@@ -282,6 +285,7 @@ impl Experts {
             combine: device.kernel("experts_combine", 0)?,
             products,
             multiprocessors: device.multiprocessors(),
+            many_rows: MANY_ROWS,
             scores: single(room.scores)?,
             chosen: words(room.choices)?,
             weights: single(room.choices)?,
@@ -291,6 +295,11 @@ impl Experts {
             gated: narrow(room.gated)?,
             outputs: narrow(room.outputs)?,
         }))
+    }
+
+    /// Takes the kernel for many rows from `rows` an expert on average on; for tests and timings.
+    pub(super) fn take_many_from(&mut self, rows: usize) {
+        self.many_rows = rows;
     }
 
     /// Bytes that `new` allocates.
@@ -330,18 +339,38 @@ impl Experts {
         if rows == 0 {
             return Ok(());
         }
-        let of = Run::new(spec, weights, rows);
+        let of = Run::new(spec, weights, rows, self.many_rows);
         assert!(of.choices <= self.chosen.len() && rows * of.hidden <= out.len());
         let shape = Self::router_shape(spec, of.hidden, rows);
         let router = weights.router.ptr();
         // SAFETY: see above.
         unsafe { products.run(stream, shape, x.ptr(), router, self.scores.ptr())? };
         self.route(stream, &of)?;
-        let gate_up = self.gate_up(&of, x);
-        self.multiply(stream, &of, &weights.gate_up, gate_up)?;
-        let down = self.down(&of, gate_up);
-        self.multiply(stream, &of, &weights.down, down)?;
+        self.multiply_both(stream, &of, x)?;
         self.combine(stream, &of, x, out)
+    }
+
+    /// Enqueues the products of the rows that [`Self::run`] had last, alone; for timings.
+    pub(super) fn run_products(
+        &self,
+        stream: &Stream,
+        spec: &ExpertsSpec,
+        weights: &ExpertWeights,
+        (rows, x): (usize, &DeviceBuffer<bf16>),
+    ) -> Result<(), CudaError> {
+        self.multiply_both(stream, &Run::new(spec, weights, rows, self.many_rows), x)
+    }
+
+    /// Enqueues both products.
+    fn multiply_both(
+        &self,
+        stream: &Stream,
+        of: &Run<'_>,
+        x: &DeviceBuffer<bf16>,
+    ) -> Result<(), CudaError> {
+        let gate_up = self.gate_up(of, x);
+        self.multiply(stream, of, &of.weights.gate_up, gate_up)?;
+        self.multiply(stream, of, &of.weights.down, self.down(of, gate_up))
     }
 
     /// Enqueues what makes choices and tiles of the router's products.
@@ -418,7 +447,7 @@ impl Experts {
             gated: 1,
             limit,
             alpha,
-            reserved: 0,
+            stages: 0,
         }
     }
 
@@ -492,55 +521,14 @@ impl Experts {
         };
         let missing = || CudaError::Unsupported(format!("experts of {format:?}"));
         let kernels = self.products.get(&format).ok_or_else(missing)?;
-        // As many as there can be work for, and no more than run at once.
+        // An expert has at most one tile that is not full.
         let tiles = of.choices.div_ceil(TILE_ROWS[of.tile]) + of.spec.experts.min(of.choices);
-        let units = tiles * (params.outputs as usize).div_ceil(SLICE_OUTPUTS);
-        let grid = units.min(2 * self.multiprocessors) as u32;
-        let threads = 32 * WARPS as u32;
         // SAFETY: see above.
-        unsafe { kernels[of.tile].launch(stream, (grid, 1), threads, &params) }
+        unsafe { kernels.launch(stream, of.tile, tiles, self.multiprocessors, params) }
     }
 }
 
 /// A buffer's, or null.
 fn address(buffer: &Option<DeviceBuffer<bf16>>) -> DevicePtr {
     buffer.as_ref().map_or(0, |buffer| buffer.ptr())
-}
-
-/// Which of [`TILE_ROWS`] a step takes, by the rows that an expert has on average.
-fn tile_of(choices: usize, experts: usize) -> usize {
-    match choices.div_ceil(experts) {
-        0..=4 => 0,
-        5..=24 => 1,
-        _ => 2,
-    }
-}
-
-fn load_products(
-    device: &Arc<Device>,
-    format: Option<DeviceFormat>,
-) -> Result<[Kernel<ExpertsParams>; TILE_ROWS.len()], CudaError> {
-    let names = product_names(format);
-    let [a, b, c] = names.map(|name| device.kernel(name, 0));
-    Ok([a?, b?, c?])
-}
-
-/// What the kernels of a format are called.
-fn product_names(format: Option<DeviceFormat>) -> [&'static str; TILE_ROWS.len()] {
-    macro_rules! names {
-        ($($format:literal),*) => {
-            match format.map_or("plain", DeviceFormat::name) {
-                $($format => [
-                    concat!("experts_", $format, "_8"),
-                    concat!("experts_", $format, "_32"),
-                    concat!("experts_", $format, "_64"),
-                ],)*
-                other => unreachable!("no weights are of {other}"),
-            }
-        };
-    }
-    names!(
-        "plain", "int4_1", "int4_2", "int4_4", "int4_8", "fp4_4", "fp4_8", "int8_0", "int8_1",
-        "int8_4", "int8_8", "fp8_0", "fp8_1"
-    )
 }

@@ -1,6 +1,7 @@
 //! Kernels on their own: for comparison with a reference, and for timing.
 
 mod cold;
+mod experts;
 mod heads;
 mod norms;
 mod packed;
@@ -28,6 +29,7 @@ use crate::model::Activation;
 
 pub use cold::ColdL2;
 use cold::time_graph;
+pub use experts::ExpertsProbe;
 pub(super) use heads::{EPS, HeadOptions, HeadsProbe};
 pub use norms::{Normed, NormsProbe};
 pub use packed::PackedProbe;

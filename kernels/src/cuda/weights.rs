@@ -21,7 +21,7 @@ use super::packed::{DeviceFormat, PackedPart};
 use crate::model::ops::{LinearName, Op, forward};
 use crate::model::{LayerTensor, ModelSpec, QkNorm, SpecError, TensorName, Uniform, WeightSource};
 use crate::weight_formats::Quantisation;
-pub(super) use drawn::pack_tensor;
+pub(super) use drawn::{pack_experts, pack_tensor};
 use load::Staging;
 pub(super) use plan::PackPlan;
 

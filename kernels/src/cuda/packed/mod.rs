@@ -128,6 +128,13 @@ impl DeviceFormat {
         self.code_bytes() + self.groups * SLICE_OUTPUTS * scale_bytes
     }
 
+    /// Bytes that half of a chunk's inputs take: codes and their scales. A scale for all of a chunk
+    /// counts for both halves.
+    pub(super) fn half_slice_bytes(self) -> usize {
+        let scales = self.slice_bytes() - self.code_bytes();
+        self.code_bytes() / 2 + if self.groups == 1 { scales } else { scales / 2 }
+    }
+
     /// Bytes of a matrix.
     pub(super) fn bytes(self, inputs: usize, outputs: usize) -> usize {
         match self.is_fp8_rows() {

@@ -1,5 +1,7 @@
 //! A layer of experts against its definition, in f64.
 
+mod many;
+
 use std::sync::Arc;
 
 use half::bf16;
@@ -11,13 +13,15 @@ use crate::cuda::driver::{Device, DeviceBuffer, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::experts::{ExpertWeights, Experts, ExpertsIo};
 use crate::cuda::linear::Weight;
+use crate::cuda::packed::DeviceFormat;
 use crate::cuda::probe::ProbeError;
 use crate::cuda::products::Products;
+use crate::cuda::weights::pack_experts;
 use crate::model::routing::{Choice, route};
 use crate::model::{
-    ExpertActivation, ExpertGroups, ExpertsSpec, Mlp, ModelSpec, RouterScores, Routing,
-    SharedExpert,
+    ExpertActivation, ExpertGroups, ExpertsSpec, Mlp, RouterScores, Routing, SharedExpert,
 };
+use crate::weight_formats::PackedTensor;
 
 /// Gates, outputs and their sum, each rounded to bf16.
 const LIMIT: f64 = 3.0 / 256.0;
@@ -35,6 +39,8 @@ struct Layer {
     /// Gate, up and down, and their biases.
     matrices: [Vec<bf16>; 3],
     biases: [Vec<bf16>; 3],
+    /// What `matrices` are rounded from, if they are packed: each expert's gate and up, and down.
+    packed: Option<[Vec<PackedTensor>; 2]>,
 }
 
 impl Layer {
@@ -61,6 +67,7 @@ impl Layer {
             spec,
             hidden,
             matrices,
+            packed: None,
         }
     }
 
@@ -70,14 +77,30 @@ impl Layer {
         let (spec, [gate, up, down]) = (&self.spec, &self.matrices);
         let [gate_bias, up_bias, down_bias] = &self.biases;
         let [router, router_bias, correction] = &self.router;
+        let packed = |which: usize, gated| match &self.packed {
+            Some(tensors) => {
+                let part = pack_experts(device, &tensors[which], spec.experts, gated)?;
+                let missing = || CudaError::Unsupported("a format without kernels".to_owned());
+                Ok(Some(Weight::Packed(vec![part.ok_or_else(missing)?])))
+            }
+            None => Ok::<_, CudaError>(None),
+        };
+        let gate_up = match packed(0, true)? {
+            Some(packed) => packed,
+            None => Weight::Plain(buffer(&[&gate[..], up].concat())?),
+        };
+        let down = match packed(1, false)? {
+            Some(packed) => packed,
+            None => Weight::Plain(buffer(down)?),
+        };
         Ok(ExpertWeights {
             router: buffer(router)?,
             router_bias: maybe(router_bias, spec.router_bias)?,
             correction: maybe(correction, spec.routing.correction)?,
             score: maybe(&self.score, spec.shared.is_some_and(|shared| shared.gated))?,
-            gate_up: Weight::Plain(buffer(&[&gate[..], up].concat())?),
+            gate_up,
             gate_up_bias: maybe(&[&gate_bias[..], up_bias].concat(), spec.biases)?,
-            down: Weight::Plain(buffer(down)?),
+            down,
             down_bias: maybe(down_bias, spec.biases)?,
         })
     }
@@ -156,13 +179,16 @@ impl Started {
         for of_model in &mut model.layers {
             of_model.mlp = Mlp::Experts(layer.spec.clone());
         }
-        let experts = experts(device, &model, rows)?;
+        let weights = layer.upload(device)?;
+        let formats = [&weights.gate_up, &weights.down].map(format_of).into_iter();
+        let experts = Experts::new(device, &model, rows, formats)?;
+        let missing = || CudaError::Unsupported("a model without experts".to_owned());
         Ok(Self {
             stream: Stream::new(device)?,
             // A router's scores must not depend on how many rows there are.
             products: Products::new(device, true)?,
-            experts,
-            weights: layer.upload(device)?,
+            experts: experts.ok_or_else(missing)?,
+            weights,
         })
     }
 
@@ -198,9 +224,8 @@ impl Started {
     }
 }
 
-fn experts(device: &Arc<Device>, spec: &ModelSpec, rows: usize) -> Result<Experts, CudaError> {
-    let started = Experts::new(device, spec, rows, [None].into_iter())?;
-    started.ok_or_else(|| CudaError::Unsupported("a model without experts".to_owned()))
+fn format_of(weight: &Weight) -> Option<DeviceFormat> {
+    weight.parts().first().map(|part| part.format)
 }
 
 fn specs() -> Vec<(&'static str, ExpertsSpec)> {
@@ -322,7 +347,7 @@ pub(super) fn check(
             }
         }
     }
-    Ok(())
+    many::check(device, quick, report)
 }
 
 #[cfg(all(test, feature = "cuda-emulator"))]

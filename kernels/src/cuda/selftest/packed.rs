@@ -114,12 +114,12 @@ const GATED_LIMIT: f64 = 2.0 / 256.0;
 const FP8_LIMIT: f64 = 1.5 / 256.0;
 /// Weights whose scales, offsets and values are rounded to bf16: half of the last of its 8 bits
 /// each, and products of codes and scales may be larger than weights.
-const WEIGHTS_LIMIT: f64 = 2.0 / 256.0;
+pub(super) const WEIGHTS_LIMIT: f64 = 2.0 / 256.0;
 
 const ALL_WAYS: [PackedWay; 3] = [PackedWay::Streamed, PackedWay::Skinny, PackedWay::Unpacked];
 
 /// Every kind of chunk, by formats that become it.
-fn formats() -> Vec<WeightFormat> {
+pub(super) fn formats() -> Vec<WeightFormat> {
     let int = |bits, zero| Codes::Int { bits, zero };
     let format = |codes, group, has_offsets| WeightFormat {
         codes,
@@ -147,6 +147,17 @@ fn formats() -> Vec<WeightFormat> {
 /// A tensor of random codes, scales between a half and one and a half of what makes weights of
 /// about a tenth, some negative, and one output whose scales are huge.
 fn tensor(format: WeightFormat, outputs: usize, inputs: usize, seed: u64) -> PackedTensor {
+    random_tensor(format, outputs, inputs, seed, 1e4)
+}
+
+/// The same, `huge` being how much larger that output's scales are.
+pub(super) fn random_tensor(
+    format: WeightFormat,
+    outputs: usize,
+    inputs: usize,
+    seed: u64,
+    huge: f32,
+) -> PackedTensor {
     let mut rng = Rng(seed);
     let mut unit = || (f64::from(rng.uniform()) + 1.0) / 2.0;
     let format = WeightFormat {
@@ -170,11 +181,11 @@ fn tensor(format: WeightFormat, outputs: usize, inputs: usize, seed: u64) -> Pac
     let groups = format.groups(inputs);
     for (at, scale) in rows.scales.iter_mut().enumerate() {
         let sign = if unit() < 0.2 { -1.0 } else { 1.0 };
-        let huge = if at / groups == 1 { 1e4 } else { 1.0 };
+        let huge = if at / groups == 1 { huge } else { 1.0 };
         *scale = sign * huge * (0.1 * (0.5 + unit()) as f32) / most;
     }
     for (at, offset) in rows.offsets.iter_mut().enumerate() {
-        let huge = if at / groups == 1 { 1e4 } else { 1.0 };
+        let huge = if at / groups == 1 { huge } else { 1.0 };
         *offset = huge * (0.1 * (unit() - 0.7)) as f32;
     }
     tensor

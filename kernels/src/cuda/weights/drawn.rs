@@ -68,18 +68,33 @@ pub(in crate::cuda) fn pack_tensor(
     tensor: &PackedTensor,
     gated: bool,
 ) -> Result<Option<PackedPart>, CudaError> {
-    let Some(plan) = PartPlan::of_tensor(tensor, gated) else {
+    pack_experts(device, std::slice::from_ref(tensor), 1, gated)
+}
+
+/// As many stacked matrices, which are these tensors in turn, all of one shape and format.
+pub(in crate::cuda) fn pack_experts(
+    device: &Arc<Device>,
+    tensors: &[PackedTensor],
+    experts: usize,
+    gated: bool,
+) -> Result<Option<PackedPart>, CudaError> {
+    let Some(plan) = PartPlan::of_tensor(&tensors[0], experts, gated) else {
         return Ok(None);
     };
     let mut part = plan.allocate(device)?;
-    let slice = |slice: usize| {
-        let rows = std::array::from_fn(|row| {
-            let output = output_of(slice, row, part.outputs, gated);
-            output.map(|output| (tensor, output))
-        });
-        PackedSlice::new(part.format, part.inputs, &rows)
-    };
-    let slices: Vec<_> = (0..part.slices()).map(slice).collect();
-    part.write(0, 0, &slices.iter().collect::<Vec<_>>())?;
+    for (index, tensor) in tensors.iter().enumerate() {
+        let slice = |slice: usize| {
+            let rows = std::array::from_fn(|row| {
+                let output = output_of(slice, row, part.outputs, gated);
+                output.map(|output| (tensor, output))
+            });
+            PackedSlice::new(part.format, part.inputs, &rows)
+        };
+        let slices: Vec<_> = (0..part.slices()).map(slice).collect();
+        let slices: Vec<_> = slices.iter().collect();
+        for expert in (index..experts).step_by(tensors.len()) {
+            part.write(expert, 0, &slices)?;
+        }
+    }
     Ok(Some(part))
 }

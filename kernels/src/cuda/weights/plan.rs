@@ -26,12 +26,12 @@ pub(super) struct PartPlan {
 }
 
 impl PartPlan {
-    /// Of one tensor, if kernels read its format.
-    pub(super) fn of_tensor(tensor: &PackedTensor, gated: bool) -> Option<Self> {
+    /// Of as many tensors like this one, if kernels read its format.
+    pub(super) fn of_tensor(tensor: &PackedTensor, experts: usize, gated: bool) -> Option<Self> {
         let format = DeviceFormat::of(tensor.format(), tensor.inputs())?;
         Some(Self {
             format,
-            experts: 1,
+            experts,
             inputs: tensor.inputs(),
             outputs: tensor.rows(),
             gated,

@@ -1,0 +1,3 @@
+#include "many.cuh"
+
+EBB_PACKED_FP4(EBB_PACKED_EXPERTS_MANY)

@@ -1,0 +1,3 @@
+#include "many.cuh"
+
+EBB_PACKED_INT4(EBB_PACKED_EXPERTS_MANY)

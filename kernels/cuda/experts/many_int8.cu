@@ -1,0 +1,3 @@
+#include "many.cuh"
+
+EBB_PACKED_INT8(EBB_PACKED_EXPERTS_MANY)

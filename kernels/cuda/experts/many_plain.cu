@@ -1,0 +1,3 @@
+#include "many.cuh"
+
+EBB_EXPERTS_MANY(plain, ebb::ManyPlain)
