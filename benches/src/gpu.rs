@@ -164,8 +164,9 @@ pub enum Command {
         #[arg(long, conflicts_with = "in_sequence")]
         packed: bool,
     },
-    /// Time a layer's products of experts, by the kernel for few rows an expert and by that for
-    /// many, in shapes of Qwen3-30B-A3B and gpt-oss-20b, cold L2, graph-replayed, median; prints CSV
+    /// Time a layer's products of experts, by the kernels for few rows an expert and by that for
+    /// many, in shapes of Qwen3-30B-A3B and gpt-oss-20b, cold L2, graph-replayed, median; prints
+    /// CSV
     Experts {
         /// Rows, each of which goes to 8 experts of 128, or 4 of 32
         #[arg(long, value_delimiter = ',', default_value = "64,256,1024,4096,8192")]

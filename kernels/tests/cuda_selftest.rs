@@ -62,6 +62,11 @@ fn experts_agree_with_their_definition() {
         selftest::experts(&device, is_quick()).unwrap(),
         "see the table above"
     );
+    let older = Device::open_as(0, Some("8.6".parse().unwrap())).unwrap();
+    assert!(
+        selftest::experts(&older, true).unwrap(),
+        "see the table above"
+    );
 }
 
 #[test]

@@ -154,8 +154,8 @@ __device__ __forceinline__ void experts_many(const ExpertsParams& p) {
 #pragma unroll 1
   for (uint32_t unit = blockIdx.x; unit < units; unit += gridDim.x) {
     const uint4 tile = p.tiles[1 + unit / slabs];
-    // Warps w and w + 4 are on the same quarter of a multiprocessor and share its tensor core: where
-    // a tile has only half of its rows, no quarter is idle.
+    // Warps w and w + 4 are on the same quarter of a multiprocessor and share its tensor core:
+    // where a tile has only half of its rows, no quarter is idle.
     const uint32_t slice = unit % slabs * kManySlices + warp % 4 * 4, row = warp / 4 * 64;
     const bool has_work = row < tile.z && slice < slices;
     ManySums c = {};
