@@ -30,7 +30,7 @@ pub enum Part {
     Experts,
     /// Whole models at 16 bit
     Models,
-    /// Models with recurrent layers
+    /// Recurrent layers, and models that have some
     Recurrences,
     /// Page formats, shrinks, and models whose blocks shrink
     Formats,
@@ -51,7 +51,7 @@ impl Part {
             Self::Packed => selftest::packed_products(device, quick)?,
             Self::Experts => selftest::experts(device, quick)?,
             Self::Models => selftest::models(device)?,
-            Self::Recurrences => selftest::recurrences(device)?,
+            Self::Recurrences => selftest::recurrences(device, quick)?,
             Self::Formats => selftest::formats(device)?,
             Self::Attention => selftest::attention(device, quick)?,
             Self::Scores => selftest::scores(device, quick)?,

@@ -1,10 +1,10 @@
-// Recurrent layers: convolutions and the gated delta rule over the rows of a step's sequences, and
-// the gates of what attention puts out. States are f32; a sequence that begins has none yet. Rows
-// of a sequence are walked in order, so bits do not depend on how a prompt is cut.
-#include "../common/activation.cuh"
+// The gated delta rule over the rows of a step's sequences, and the gates of what attention puts
+// out. States are f32; a sequence that begins has none yet. Rows of a sequence are walked in order,
+// so bits do not depend on how a prompt is cut.
 #include "../common/eight.cuh"
 #include "../common/kernel.cuh"
 #include "../common/reduce.cuh"
+#include "recurrent.cuh"
 
 namespace ebb {
 
@@ -14,125 +14,6 @@ struct OpenParams {
   uint64_t count;     // of values, a multiple of 8
 };
 static_assert(sizeof(OpenParams) == 24);
-
-// The rows of a sequence.
-struct StepSeq {
-  uint32_t slot;
-  uint32_t first_row;
-  uint32_t rows;
-  uint32_t position;  // of the first row
-};
-static_assert(sizeof(StepSeq) == 16);
-
-// A layer's states of a step's sequences.
-struct SeqStates {
-  const StepSeq* seqs;
-  const uint32_t* seq_count;
-  float* states;  // [slots][slot_floats], the layer's first one
-  uint64_t slot_floats;
-
-  __device__ __forceinline__ float* of(const StepSeq& seq) const {
-    return states + seq.slot * slot_floats;
-  }
-};
-
-struct ConvParams {
-  SeqStates states;     // [taps - 1][channels], the oldest token first
-  bf16* heads;          // [rows][in_width]; the delta rule's are convolved in place
-  bf16* out;            // [rows][channels], of short convolutions
-  const bf16* weight;   // [channels][taps]
-  const bf16* bias;     // [channels], or null
-  const bf16* in_bias;  // [in_width], or null
-  uint32_t channels;
-  uint32_t taps;  // from 2 to 8
-  uint32_t in_width;
-  uint32_t reserved;
-};
-static_assert(sizeof(ConvParams) == 88);
-
-struct DeltaParams {
-  SeqStates states;        // [v_heads][k_dim][v_dim]
-  const bf16* heads;       // [rows][in_width]: queries, keys, values, z, b, a
-  bf16* out;               // [rows][v_heads * v_dim]
-  const bf16* decay;       // [2][v_heads]
-  const bf16* decay_bias;  // [2][v_heads]
-  const bf16* norm;        // [v_dim]
-  uint32_t k_heads;
-  uint32_t v_heads;
-  uint32_t k_dim;
-  uint32_t v_dim;
-  uint32_t in_width;
-  uint32_t lanes;  // that share a column of the state: a power of two, k_dim <= 32 lanes
-  float eps;
-  uint32_t reserved;
-};
-static_assert(sizeof(DeltaParams) == 104);
-
-constexpr int kTapsMax = 8;
-// Rows whose loads are under way at once.
-constexpr int kConvRows = 8;
-
-template <bool Short>
-__device__ __forceinline__ void convolve(const ConvParams& p) {
-  if (blockIdx.x >= *p.states.seq_count) return;
-  const StepSeq seq = p.states.seqs[blockIdx.x];
-  const uint32_t channel = blockIdx.y * 256 + threadIdx.x;
-  if (channel >= p.channels) return;
-  float* const state = p.states.of(seq) + channel;
-  // Fewer taps are the last ones.
-  const int unused = kTapsMax - static_cast<int>(p.taps);
-  float weight[kTapsMax], before[kTapsMax - 1];
-#pragma unroll
-  for (int t = 0; t < kTapsMax; t++) {
-    const uint64_t at = static_cast<uint64_t>(channel) * p.taps + t - unused;
-    weight[t] = t < unused ? 0.f : __bfloat162float(p.weight[at]);
-  }
-#pragma unroll
-  for (int t = 0; t < kTapsMax - 1; t++) {
-    const bool is_there = t >= unused && seq.position > 0;
-    before[t] = is_there ? state[static_cast<uint64_t>(t - unused) * p.channels] : 0.f;
-  }
-  const float bias = p.bias == nullptr ? 0.f : __bfloat162float(p.bias[channel]);
-  float in_bias[3] = {0.f, 0.f, 0.f};
-  if (Short && p.in_bias != nullptr)
-    for (int i = 0; i < 3; i++) in_bias[i] = __bfloat162float(p.in_bias[i * p.channels + channel]);
-  bf16* row = p.heads + static_cast<uint64_t>(seq.first_row) * p.in_width + channel;
-  bf16* out = p.out + static_cast<uint64_t>(seq.first_row) * p.channels + channel;
-  for (uint32_t first = 0; first < seq.rows; first += kConvRows) {
-    float x[kConvRows], gate[kConvRows];
-#pragma unroll
-    for (int r = 0; r < kConvRows; r++) {
-      x[r] = gate[r] = 0.f;
-      if (first + r >= seq.rows) continue;
-      const bf16* const from = row + static_cast<uint64_t>(r) * p.in_width;
-      x[r] = __bfloat162float(from[0]) + in_bias[0];
-      if constexpr (Short) {
-        gate[r] = __bfloat162float(from[p.channels]) + in_bias[1];
-        x[r] *= __bfloat162float(from[2 * p.channels]) + in_bias[2];
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < kConvRows; r++) {
-      if (first + r >= seq.rows) break;
-      float sum = bias;
-#pragma unroll
-      for (int t = 0; t < kTapsMax - 1; t++) sum = fmaf(before[t], weight[t], sum);
-      sum = fmaf(x[r], weight[kTapsMax - 1], sum);
-      if constexpr (Short)
-        out[static_cast<uint64_t>(r) * p.channels] = __float2bfloat16(sum * gate[r]);
-      else
-        row[static_cast<uint64_t>(r) * p.in_width] = __float2bfloat16(silu(sum));
-#pragma unroll
-      for (int t = 0; t < kTapsMax - 2; t++) before[t] = before[t + 1];
-      before[kTapsMax - 2] = x[r];
-    }
-    row += static_cast<uint64_t>(kConvRows) * p.in_width;
-    out += static_cast<uint64_t>(kConvRows) * p.channels;
-  }
-#pragma unroll
-  for (int t = 0; t < kTapsMax - 1; t++)
-    if (t >= unused) state[static_cast<uint64_t>(t - unused) * p.channels] = before[t];
-}
 
 // Threads that own columns of the state, `lanes` neighbours each; behind them a warp that gets the
 // next row ready, and one that finishes the one before.
@@ -171,10 +52,9 @@ struct DeltaReader {
   float q[kDeltaPerLane], k[kDeltaPerLane], v[kDeltaPerLane], a, b;
 
   __device__ __forceinline__ void load(const DeltaParams& p, const bf16* row, uint32_t lane) {
-    const uint32_t head = blockIdx.y, k_width = p.k_heads * p.k_dim;
-    const uint32_t k_head = head / (p.v_heads / p.k_heads);
-    const bf16* const queries = row + k_head * p.k_dim;
-    const bf16* const values = row + 2 * k_width + head * p.v_dim;
+    const uint32_t head = blockIdx.y, k_width = p.k_width();
+    const bf16* const queries = row + p.k_head(head) * p.k_dim;
+    const bf16* const values = row + p.values_at() + head * p.v_dim;
 #pragma unroll
     for (int i = 0; i < kDeltaPerLane; i++) {
       const uint32_t c = lane + 32 * i;
@@ -185,22 +65,21 @@ struct DeltaReader {
       }
       if (c < p.v_dim) v[i] = __bfloat162float(values[c]);
     }
-    const bf16* const strengths = row + 2 * k_width + 2 * p.v_heads * p.v_dim;
+    const bf16* const strengths = row + p.strengths_at();
     b = __bfloat162float(strengths[head]);
     a = __bfloat162float(strengths[p.v_heads + head]);
   }
 
-  __device__ __forceinline__ void store(const DeltaParams& p, DeltaRow& to, float rate,
-                                        float decay_bias, uint32_t lane) const {
-    constexpr float kEps = 1e-6f;
+  __device__ __forceinline__ void store(const DeltaParams& p, DeltaRow& to, const DeltaGate& gate,
+                                        uint32_t lane) const {
     float qq = 0.f, kk = 0.f;
 #pragma unroll
     for (int i = 0; i < kDeltaPerLane; i++) {
       qq = fmaf(q[i], q[i], qq);
       kk = fmaf(k[i], k[i], kk);
     }
-    const float of_q = rsqrtf(warp_sum(qq) + kEps) * rsqrtf(static_cast<float>(p.k_dim));
-    const float of_k = rsqrtf(warp_sum(kk) + kEps);
+    const float of_q = rsqrtf(warp_sum(qq) + kDeltaEps) * rsqrtf(static_cast<float>(p.k_dim));
+    const float of_k = rsqrtf(warp_sum(kk) + kDeltaEps);
     float dot = 0.f;
 #pragma unroll
     for (int i = 0; i < kDeltaPerLane; i++) {
@@ -212,16 +91,11 @@ struct DeltaReader {
     }
     dot = warp_sum(dot);
     if (lane > 0) return;
-    const float x = a + decay_bias;
     to.q_dot_k = dot;
-    to.decay = expf(rate * (x > 20.f ? x : log1pf(expf(x))));
+    to.decay = expf(gate.log_decay(a));
     to.strength = sigmoid(b);
   }
 };
-
-__device__ __forceinline__ float both_halves(const bf16* halves, uint32_t len, uint32_t at) {
-  return __bfloat162float(halves[at]) + __bfloat162float(halves[len + at]);
-}
 
 // All threads of a CTA, in whichever of its parts they are.
 __device__ __forceinline__ void delta_sync() { named_barrier_sync(1, kDeltaThreads); }
@@ -288,23 +162,22 @@ __device__ __forceinline__ void delta_rule(const DeltaParams& p) {
     for (int i = 0; i < kDeltaRows; i++)
       if (i < owned) end[i * v_dim] = state[i];
   } else if (threadIdx.x < kDeltaOwners + 32) {
-    const float rate = -expf(both_halves(p.decay, p.v_heads, head));
-    const float decay_bias = both_halves(p.decay_bias, p.v_heads, head);
+    const DeltaGate gate(p, head);
     DeltaReader reader;
     reader.load(p, first, lane);
-    reader.store(p, rows[0], rate, decay_bias, lane);
+    reader.store(p, rows[0], gate, lane);
     if (seq.rows > 1) reader.load(p, first + stride, lane);
     delta_sync();
     for (uint32_t t = 0; t <= seq.rows; t++) {
       if (t + 1 < seq.rows) {
-        reader.store(p, rows[(t + 1) % 2], rate, decay_bias, lane);
+        reader.store(p, rows[(t + 1) % 2], gate, lane);
         if (t + 2 < seq.rows) reader.load(p, first + (t + 2) * stride, lane);
       }
       delta_sync();
     }
   } else {
-    const uint64_t v_width = static_cast<uint64_t>(p.v_heads) * v_dim;
-    const bf16* const z_row = first + 2 * p.k_heads * p.k_dim + v_width + head * v_dim;
+    const uint64_t v_width = p.v_width();
+    const bf16* const z_row = first + p.z_at() + head * v_dim;
     bf16* const out_row = p.out + seq.first_row * v_width + head * v_dim;
     float weight[kDeltaPerLane], z[kDeltaPerLane];
 #pragma unroll
@@ -352,10 +225,6 @@ EBB_KERNEL(open_attended, ebb::OpenParams, 256, 1) {
   for (int k = 0; k < 8; k++) x[k] /= 1.f + __expf(-gate[k]);
   ebb::store8(p.attended + i, x);
 }
-
-// Grid of both: (sequences at most, channels / 256).
-EBB_KERNEL(conv_delta, ebb::ConvParams, 256, 1) { ebb::convolve<false>(p); }
-EBB_KERNEL(conv_short, ebb::ConvParams, 256, 1) { ebb::convolve<true>(p); }
 
 // Grid: (sequences at most, value heads).
 EBB_KERNEL(delta_rule, ebb::DeltaParams, ebb::kDeltaThreads, 1) { ebb::delta_rule(p); }

@@ -4,8 +4,8 @@
 //! - `driver`: thin owners of the driver's and cuBLASLt's objects. With feature `cuda-emulator`,
 //!   `emulated` stands in its place: the same kernels, compiled for the CPU and run a CTA at a
 //!   time, for tests on machines without a GPU.
-//! - `arena`, `tables`, `step`, `plan`: the pages, the block tables, and what else one step's
-//!   kernels read about them.
+//! - `arena`, `tables`, `step`, `plan`, `recurrence`: the pages, the block tables, and what else
+//!   one step's kernels read about them.
 //! - `attention`, `prefill`, `ops`, `products`, `sample`: launches, one checked `#[repr(C)]` struct
 //!   per kernel.
 //! - `codecs`: pages below 16 bit.
@@ -38,6 +38,7 @@ mod prefill;
 pub mod probe;
 mod products;
 mod program;
+mod recurrence;
 mod sample;
 pub mod selftest;
 mod step;

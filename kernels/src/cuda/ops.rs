@@ -18,7 +18,7 @@ use crate::formats::rotation::Rotation;
 use crate::model::{Activation, LayerSpec, ModelSpec, NormKind, OnlineKeyScales, QkNorm};
 pub(super) use heads::{HeadOps, HeadParams, HeadParts, HeadSpec, RopeWeights, Rotary};
 use layer_inputs::LayerInputs;
-pub(super) use recurrent::{Recurrent, RecurrentIo};
+pub(super) use recurrent::{Recurrent, RecurrentIo, RecurrentWeights};
 pub(super) use rotate_back::RotateBack;
 
 #[repr(C)]

@@ -6,6 +6,7 @@ mod heads;
 mod norms;
 mod packed;
 mod polar;
+mod recurrent;
 mod sample;
 
 use std::sync::Arc;
@@ -34,6 +35,7 @@ pub(super) use heads::{EPS, HeadOptions, HeadsProbe};
 pub use norms::{Normed, NormsProbe};
 pub use packed::PackedProbe;
 pub use polar::{PolarProbe, PolarWay};
+pub use recurrent::{RecurrentLayer, RecurrentProbe};
 pub use sample::{SampleOutput, SampleProbe};
 
 /// Attention over a pool of its own.

@@ -16,6 +16,7 @@ use super::plan::{
     AttentionPlan, DecodeRule, DecodeUnit, InScratch, SplitRule, UnitColumns, Windows,
     prefill_tiles_max,
 };
+use super::recurrence::{RecurrencePlan, RecurrenceStep, chunked_seqs_max, chunks_max};
 use super::tables::{DeviceTables, ScratchShape};
 use crate::backend::{StepInput, TableShape};
 use crate::kv::{KvGeometry, KvLayout};
@@ -67,8 +68,10 @@ struct Sections {
     positions: Range<usize>,
     first_blocks: Range<usize>,
     logit_rows: Range<usize>,
-    /// Slot, first row, rows and position of each sequence.
+    /// Of [`RecurrencePlan`].
     seqs: Range<usize>,
+    chunks: Range<usize>,
+    chunked: Range<usize>,
     tiles: Range<usize>,
     /// Of each decode plan, the first one last: the upload ends with what there is of its units.
     decode: Vec<DecodeSections>,
@@ -92,6 +95,9 @@ pub(super) struct DecodePlace {
     pub(super) row_count: DevicePtr,
 }
 
+/// Counts before those of decode plans: rows, sequences, and those that recurrent layers walk.
+const DECODE_COUNTS: usize = 3;
+
 /// Words of 4 bytes.
 const UNIT_WORDS: usize = size_of::<DecodeUnit>() / size_of::<u32>();
 
@@ -107,12 +113,14 @@ impl Sections {
             start..start + words
         };
         let mut this = Self {
-            counts: section(2 + 2 * rooms.len()),
+            counts: section(DECODE_COUNTS + 2 * rooms.len()),
             tokens: section(capacity.rows),
             positions: section(capacity.rows),
             first_blocks: section(capacity.rows),
             logit_rows: section(capacity.rows),
             seqs: section(4 * capacity.seqs),
+            chunks: section(4 * chunks_max(capacity.rows, capacity.seqs)),
+            chunked: section(4 * chunked_seqs_max(capacity.rows, capacity.seqs)),
             tiles: section(4 * prefill_tiles_max(capacity.seqs, capacity.rows, group)),
             decode: Vec::new(),
         };
@@ -142,6 +150,7 @@ pub struct StepBuffers {
     device: DeviceBuffer<u32>,
     pub(super) tables: DeviceTables,
     pub(super) plan: AttentionPlan,
+    recurrence: RecurrencePlan,
     windows: Windows,
     /// The plan's, of steps that read no shrunk blocks.
     pub(super) rule: SplitRule,
@@ -182,6 +191,7 @@ impl StepBuffers {
                 attention.prefill_variant().tile_rows(),
                 tables.row_blocks as u32,
             ),
+            recurrence: RecurrencePlan::default(),
             windows,
             rule,
             spread: 0,
@@ -241,6 +251,8 @@ impl StepBuffers {
         self.plan.rule = self.decode_rule(mixed, decoding);
         self.plan.others_spread = self.decode_rule(mixed, padded).spread;
         self.plan.plan(&input.seqs, self.columns.group, in_scratch);
+        let chunked_max = chunked_seqs_max(c.rows, c.seqs);
+        self.recurrence.plan(&input.seqs, chunked_max);
         self.rows = input.tokens.len();
         let s = &self.sections;
         self.turn ^= 1;
@@ -248,19 +260,22 @@ impl StepBuffers {
         let mut put = |section: &Range<usize>, words: &[u32]| {
             host[section.start..section.start + words.len()].copy_from_slice(words)
         };
-        put(&s.counts, &[self.rows as u32, input.seqs.len() as u32]);
+        let counts = [self.rows, input.seqs.len(), self.recurrence.walked];
+        put(&s.counts, &counts.map(|n| n as u32));
+        put(&s.seqs, self.recurrence.seqs.as_flattened());
+        put(&s.chunks, self.recurrence.chunks.as_flattened());
+        put(&s.chunked, self.recurrence.chunked.as_flattened());
         put(&s.tokens, &input.tokens);
         put(&s.logit_rows, logit_rows);
         put(&s.tiles, bytemuck::cast_slice(&self.plan.tiles));
         for (index, (plan, sections)) in self.plan.decode.iter().zip(&s.decode).enumerate() {
             let counts = [plan.units.len(), plan.rows.len()].map(|n| n as u32);
-            put(&(s.counts.start + 2 + 2 * index..s.counts.end), &counts);
+            let at = s.counts.start + DECODE_COUNTS + 2 * index;
+            put(&(at..s.counts.end), &counts);
             put(&sections.rows, bytemuck::cast_slice(&plan.rows));
             put(&sections.units, bytemuck::cast_slice(&plan.units));
         }
-        for (index, seq) in input.seqs.iter().enumerate() {
-            let words = [seq.slot, seq.first_row, seq.rows, seq.position];
-            host[s.seqs.start + 4 * index..][..4].copy_from_slice(&words);
+        for seq in &input.seqs {
             for i in 0..seq.rows {
                 let row = (seq.first_row + i) as usize;
                 host[s.positions.start + row] = seq.position + i;
@@ -339,13 +354,20 @@ impl StepBuffers {
         self.device.at(self.sections.counts.start)
     }
 
-    pub(super) fn seq_count(&self) -> DevicePtr {
-        self.device.at(self.sections.counts.start + 1)
-    }
-
-    /// `StepSeq` of the CUDA source of each sequence.
-    pub(super) fn seqs(&self) -> DevicePtr {
-        self.device.at(self.sections.seqs.start)
+    /// What recurrent layers take, of `seqs` sequences, those of a recorded step included that are
+    /// not there.
+    pub(super) fn recurrence(&self, seqs: usize) -> RecurrenceStep {
+        let (s, plan) = (&self.sections, &self.recurrence);
+        RecurrenceStep {
+            seqs: self.device.at(s.seqs.start),
+            chunks: self.device.at(s.chunks.start),
+            chunked: self.device.at(s.chunked.start),
+            seq_count: self.device.at(s.counts.start + 1),
+            walked_count: self.device.at(s.counts.start + 2),
+            walked: seqs - plan.chunked.len(),
+            chunked_seqs: plan.chunked.len(),
+            chunk_count: plan.chunks.len(),
+        }
     }
 
     pub(super) fn tokens(&self) -> DevicePtr {
@@ -367,7 +389,7 @@ impl StepBuffers {
     /// A decode plan.
     pub(super) fn decode(&self, plan: usize) -> DecodePlace {
         let sections = &self.sections.decode[plan];
-        let counts = self.sections.counts.start + 2 + 2 * plan;
+        let counts = self.sections.counts.start + DECODE_COUNTS + 2 * plan;
         DecodePlace {
             units: self.device.at(sections.units.start),
             unit_count: self.device.at(counts),

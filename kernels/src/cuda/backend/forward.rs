@@ -6,7 +6,9 @@ use crate::cuda::codecs::Codecs;
 use crate::cuda::driver::{DeviceBuffer, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::experts::ExpertsIo;
-use crate::cuda::ops::{Delta, HeadParts, NormWeights, RecurrentIo, RopeWeights};
+use crate::cuda::ops::{
+    Delta, HeadParts, NormWeights, RecurrentIo, RecurrentWeights, RopeWeights,
+};
 use crate::cuda::params::DevicePtr;
 use crate::cuda::products::{Ends, Residual};
 use crate::cuda::program::{Fused, Norm, Op};
@@ -177,12 +179,12 @@ impl Forward {
         let a = &mut self.activations;
         let io = RecurrentIo {
             rows: work.rows,
-            seqs: work.seqs,
-            step: &self.step,
+            step: self.step.recurrence(work.seqs),
             heads: &mut a.qkv,
             out: &mut a.attended,
         };
-        recurrent.run(stream, spec, layer, &self.weights, io)
+        let weights = RecurrentWeights::of(&self.weights, spec, layer);
+        recurrent.run(stream, spec, layer, weights, io)
     }
 
     /// Finishes the heads of a layer and attends.

@@ -211,7 +211,13 @@ impl CudaBackend {
         let experts = Experts::new(device, &spec, capacity.rows, formats)?;
         let forward = Forward {
             experts,
-            recurrent: Recurrent::new(device, &spec, config.states)?,
+            recurrent: Recurrent::new(
+                device,
+                &spec,
+                config.states,
+                &capacity,
+                !config.batch_invariant,
+            )?,
             program: Program::new(&spec, &weights, config.rotate_v_online),
             weights,
             step,
@@ -328,7 +334,12 @@ impl CudaBackend {
                 (config.capacity.seqs, config.capacity.blocks),
             )
             + Parts::bytes(spec, units)
-            + Recurrent::bytes(spec, config.states)
+            + Recurrent::bytes(
+                spec,
+                config.states,
+                &config.capacity,
+                !config.batch_invariant,
+            )
             + Experts::bytes(spec, config.capacity.rows)
             + Activations::bytes(spec, config.capacity.rows, config.logit_rows)
             + Sampling::bytes(spec.vocab, config.logit_rows, samples_max(config))

@@ -1,89 +1,26 @@
 //! Recurrent layers, the states of sequences in device memory, and the gates of what attention puts
-//! out: launches of `cuda/ops/recurrent.cu`.
+//! out: launches of `cuda/ops/recurrent.cu`, `convolve.cu` and `delta_*.cu`.
+
+mod conv;
+mod delta;
+mod params;
 
 use std::sync::Arc;
 
 use half::bf16;
 
-use super::super::driver::{Device, DeviceBuffer, Kernel, Stream};
-use super::super::error::CudaError;
-use super::super::params::{DevicePtr, KernelParams};
-use super::super::step::StepBuffers;
-use super::super::weights::Weights;
 use crate::backend::StateCopy;
+use crate::cuda::driver::{Device, DeviceBuffer, Kernel, Stream};
+use crate::cuda::error::CudaError;
+use crate::cuda::params::DevicePtr;
+use crate::cuda::recurrence::{RecurrenceStep, chunks_max};
+use crate::cuda::step::StepCapacity;
+use crate::cuda::weights::Weights;
 use crate::model::ops::LinearName;
-use crate::model::{GatedDeltaSpec, LayerSpec, LayerTensor, ModelSpec, RecurrentSpec};
-
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct OpenParams {
-    attended: DevicePtr,
-    gates: DevicePtr,
-    count: u64,
-}
-// SAFETY: field for field `ebb::OpenParams` of ops/recurrent.cu.
-unsafe impl KernelParams for OpenParams {}
-
-/// `ebb::SeqStates` of ops/recurrent.cu.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct SeqStates {
-    seqs: DevicePtr,
-    seq_count: DevicePtr,
-    states: DevicePtr,
-    slot_floats: u64,
-}
-
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct ConvParams {
-    states: SeqStates,
-    heads: DevicePtr,
-    out: DevicePtr,
-    weight: DevicePtr,
-    bias: DevicePtr,
-    in_bias: DevicePtr,
-    channels: u32,
-    taps: u32,
-    in_width: u32,
-    reserved: u32,
-}
-// SAFETY: field for field `ebb::ConvParams` of ops/recurrent.cu.
-unsafe impl KernelParams for ConvParams {}
-
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct DeltaParams {
-    states: SeqStates,
-    heads: DevicePtr,
-    out: DevicePtr,
-    decay: DevicePtr,
-    decay_bias: DevicePtr,
-    norm: DevicePtr,
-    k_heads: u32,
-    v_heads: u32,
-    k_dim: u32,
-    v_dim: u32,
-    in_width: u32,
-    lanes: u32,
-    eps: f32,
-    reserved: u32,
-}
-// SAFETY: field for field `ebb::DeltaParams` of ops/recurrent.cu.
-unsafe impl KernelParams for DeltaParams {}
-
-/// Threads of a CTA of the delta rule that own columns of the state, and all: two warps more.
-const DELTA_OWNERS: usize = 512;
-const DELTA_THREADS: u32 = DELTA_OWNERS as u32 + 64;
-/// Values of a column that a thread owns.
-const DELTA_ROWS: usize = 32;
-/// Channels of queries, keys and values, at most.
-const DELTA_DIM: usize = 256;
-
-/// Threads that share a column.
-fn lanes(delta: &GatedDeltaSpec) -> usize {
-    delta.k_dim.div_ceil(DELTA_ROWS).next_power_of_two()
-}
+use crate::model::{LayerSpec, LayerTensor, ModelSpec, RecurrentSpec};
+use conv::Conv;
+use delta::DeltaRule;
+use params::{ConvParams, DeltaParams, OpenParams, SeqStates};
 
 /// Says which recurrences there are no kernels for.
 pub(super) fn check(spec: &ModelSpec) -> Result<(), CudaError> {
@@ -91,7 +28,7 @@ pub(super) fn check(spec: &ModelSpec) -> Result<(), CudaError> {
     for recurrent in spec.layers.iter().filter_map(LayerSpec::recurrent) {
         if let RecurrentSpec::GatedDelta(delta) = recurrent {
             let (k_dim, v_dim) = (delta.k_dim, delta.v_dim);
-            if k_dim.max(v_dim) > DELTA_DIM || lanes(delta) * v_dim > DELTA_OWNERS {
+            if !delta::has_kernel(delta) {
                 return unsupported(format!(
                     "states of {k_dim} by {v_dim} channels; the CUDA backend has kernels for the \
                      delta rule of up to 256 channels, and 16384 values in all where those of keys \
@@ -146,23 +83,67 @@ impl OpenAttended {
 #[derive(Debug)]
 pub(in crate::cuda) struct RecurrentIo<'a> {
     pub(in crate::cuda) rows: usize,
-    /// Sequences, those of a recorded step included that are not there.
-    pub(in crate::cuda) seqs: usize,
-    pub(in crate::cuda) step: &'a StepBuffers,
+    pub(in crate::cuda) step: RecurrenceStep,
     /// `[rows][in width]`, of which what is convolved is overwritten.
     pub(in crate::cuda) heads: &'a mut DeviceBuffer<bf16>,
     /// `[rows][out width]`.
     pub(in crate::cuda) out: &'a mut DeviceBuffer<bf16>,
 }
 
+/// Where a recurrent layer's weights beside its products are. What it has none of is null.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::cuda) struct RecurrentWeights {
+    /// `[channels][taps]`.
+    pub(in crate::cuda) conv: DevicePtr,
+    /// `[channels]`.
+    pub(in crate::cuda) conv_bias: DevicePtr,
+    /// `[in width]`.
+    pub(in crate::cuda) in_bias: DevicePtr,
+    /// `[2][v_heads]`, as is the next.
+    pub(in crate::cuda) decay: DevicePtr,
+    pub(in crate::cuda) decay_bias: DevicePtr,
+    /// `[v_dim]`.
+    pub(in crate::cuda) norm: DevicePtr,
+}
+
+impl RecurrentWeights {
+    /// Those of a model's layer.
+    pub(in crate::cuda) fn of(weights: &Weights, spec: &RecurrentSpec, layer: usize) -> Self {
+        let vector = |tensor| weights.of_layer(layer, tensor).ptr();
+        match spec {
+            RecurrentSpec::ShortConv(short) => {
+                let in_bias = weights.named(LinearName::Recurrent(layer)).bias();
+                Self {
+                    conv: vector(LayerTensor::Conv),
+                    conv_bias: match short.bias {
+                        true => vector(LayerTensor::ConvBias),
+                        false => 0,
+                    },
+                    in_bias: in_bias.map_or(0, DeviceBuffer::ptr),
+                    ..Self::default()
+                }
+            }
+            RecurrentSpec::GatedDelta(_) => Self {
+                conv: vector(LayerTensor::DeltaConv),
+                decay: vector(LayerTensor::DeltaDecay),
+                decay_bias: vector(LayerTensor::DeltaDecayBias),
+                norm: vector(LayerTensor::DeltaNorm),
+                ..Self::default()
+            },
+        }
+    }
+}
+
 /// The recurrences of a model, and the states of its sequences.
 #[derive(Debug)]
 pub(in crate::cuda) struct Recurrent {
-    conv_delta: Kernel<ConvParams>,
-    conv_short: Kernel<ConvParams>,
-    delta: Kernel<DeltaParams>,
+    conv_delta: Conv,
+    conv_short: Conv,
+    delta: DeltaRule,
     /// `[slots][floats]`: those of all layers one behind the other.
     states: DeviceBuffer<f32>,
+    /// What a layer keeps of a step's chunks.
+    scratch: DeviceBuffer<u32>,
     slots: usize,
     floats: usize,
     /// Where the state of each layer begins.
@@ -171,23 +152,43 @@ pub(in crate::cuda) struct Recurrent {
     eps: f32,
 }
 
+/// Words of scratch for steps of a capacity.
+fn scratch_words(spec: &ModelSpec, capacity: &StepCapacity, in_chunks: bool) -> usize {
+    let of_layer = |recurrent: &RecurrentSpec| {
+        let of_conv = Conv::chunk_words(recurrent, spec.hidden);
+        match recurrent {
+            RecurrentSpec::ShortConv(_) => of_conv,
+            RecurrentSpec::GatedDelta(delta) => {
+                of_conv.max(DeltaRule::chunk_words(delta, in_chunks))
+            }
+        }
+    };
+    let layers = spec.layers.iter().filter_map(LayerSpec::recurrent);
+    chunks_max(capacity.rows, capacity.seqs) * layers.map(of_layer).max().unwrap_or(0)
+}
+
 impl Recurrent {
-    /// Of so many slots; none if no layer is recurrent.
+    /// Of so many slots, for steps up to `capacity`; none if no layer is recurrent. `in_chunks`:
+    /// the delta rule takes prompts in chunks, so that a row's bits depend on where they are cut.
     pub(in crate::cuda) fn new(
         device: &Arc<Device>,
         spec: &ModelSpec,
         slots: usize,
+        capacity: &StepCapacity,
+        in_chunks: bool,
     ) -> Result<Option<Self>, CudaError> {
         if !spec.is_recurrent() {
             return Ok(None);
         }
         let floats = spec.state_floats();
+        let words = scratch_words(spec, capacity, in_chunks);
         let what = "the states of sequences";
         Ok(Some(Self {
-            conv_delta: device.kernel("conv_delta", 0)?,
-            conv_short: device.kernel("conv_short", 0)?,
-            delta: device.kernel("delta_rule", 0)?,
+            conv_delta: Conv::of_delta(device)?,
+            conv_short: Conv::of_short(device)?,
+            delta: DeltaRule::new(device, in_chunks)?,
             states: DeviceBuffer::filled(device, slots * floats, 0, what)?,
+            scratch: DeviceBuffer::filled(device, words, 0, "chunks of recurrent layers")?,
             slots,
             floats,
             layers: spec.state_places(),
@@ -197,13 +198,24 @@ impl Recurrent {
     }
 
     /// Bytes that `new` allocates on the device.
-    pub(in crate::cuda) fn bytes(spec: &ModelSpec, slots: usize) -> usize {
-        slots * spec.state_floats() * size_of::<f32>()
+    pub(in crate::cuda) fn bytes(
+        spec: &ModelSpec,
+        slots: usize,
+        capacity: &StepCapacity,
+        in_chunks: bool,
+    ) -> usize {
+        let words = scratch_words(spec, capacity, in_chunks);
+        slots * spec.state_floats() * size_of::<f32>() + words * size_of::<u32>()
     }
 
     /// States that there is room for.
     pub(in crate::cuda) fn slots(&self) -> usize {
         self.slots
+    }
+
+    /// The states, to look at or to write.
+    pub(in crate::cuda) fn states_mut(&mut self) -> &mut DeviceBuffer<f32> {
+        &mut self.states
     }
 
     /// Enqueues copies of states, which have been checked.
@@ -225,12 +237,11 @@ impl Recurrent {
         stream: &Stream,
         spec: &RecurrentSpec,
         layer: usize,
-        weights: &Weights,
+        weights: RecurrentWeights,
         io: RecurrentIo<'_>,
     ) -> Result<(), CudaError> {
         let RecurrentIo {
             rows,
-            seqs,
             step,
             heads,
             out,
@@ -239,71 +250,53 @@ impl Recurrent {
         assert!(rows * in_width <= heads.len() && rows * out_width <= out.len());
         let (channels, taps) = spec.conv(self.hidden);
         let states = |first: usize| SeqStates {
-            seqs: step.seqs(),
-            seq_count: step.seq_count(),
+            seqs: step.seqs,
+            seq_count: step.seq_count,
             states: self.states.at(self.layers[layer] + first),
             slot_floats: self.floats as u64,
         };
-        let vector = |tensor| weights.of_layer(layer, tensor).ptr();
-        let conv = ConvParams {
+        let scratch = self.scratch.ptr();
+        let params = ConvParams {
             states: states(0),
             heads: heads.ptr(),
             out: out.ptr(),
-            weight: 0,
-            bias: 0,
-            in_bias: 0,
+            weight: weights.conv,
+            bias: weights.conv_bias,
+            in_bias: weights.in_bias,
             channels: channels as u32,
             taps: taps as u32,
             in_width: in_width as u32,
             reserved: 0,
         };
-        let grid = (seqs as u32, channels.div_ceil(256) as u32);
-        // SAFETY of every launch below: the buffers were sized for the step's capacity of rows, the
+        let conv = match spec {
+            RecurrentSpec::ShortConv(_) => &self.conv_short,
+            RecurrentSpec::GatedDelta(_) => &self.conv_delta,
+        };
+        // SAFETY of both: the buffers were sized for the step's capacity of rows and chunks, the
         // weights have the spec's shapes; slots and rows were checked before the step was loaded,
-        // and no two sequences of a step have the same slot; work of one stream runs in order.
-        match spec {
-            RecurrentSpec::ShortConv(short) => {
-                let in_bias = weights.named(LinearName::Recurrent(layer)).bias();
-                let params = ConvParams {
-                    weight: vector(LayerTensor::Conv),
-                    bias: if short.bias {
-                        vector(LayerTensor::ConvBias)
-                    } else {
-                        0
-                    },
-                    in_bias: in_bias.map_or(0, DeviceBuffer::ptr),
-                    ..conv
-                };
-                // SAFETY: see above.
-                unsafe { self.conv_short.launch(stream, grid, 256, &params) }
-            }
-            RecurrentSpec::GatedDelta(delta) => {
-                let params = ConvParams {
-                    weight: vector(LayerTensor::DeltaConv),
-                    ..conv
-                };
-                // SAFETY: see above.
-                unsafe { self.conv_delta.launch(stream, grid, 256, &params)? };
-                let params = DeltaParams {
-                    states: states((taps - 1) * channels),
-                    heads: heads.ptr(),
-                    out: out.ptr(),
-                    decay: vector(LayerTensor::DeltaDecay),
-                    decay_bias: vector(LayerTensor::DeltaDecayBias),
-                    norm: vector(LayerTensor::DeltaNorm),
-                    k_heads: delta.k_heads as u32,
-                    v_heads: delta.v_heads as u32,
-                    k_dim: delta.k_dim as u32,
-                    v_dim: delta.v_dim as u32,
-                    in_width: in_width as u32,
-                    lanes: lanes(delta) as u32,
-                    eps: self.eps,
-                    reserved: 0,
-                };
-                let grid = (seqs as u32, delta.v_heads as u32);
-                // SAFETY: see above.
-                unsafe { self.delta.launch(stream, grid, DELTA_THREADS, &params) }
-            }
-        }
+        // and no two sequences of a step have the same slot; work of one stream runs in order, so
+        // that the scratch is one launch's after the other's.
+        unsafe { conv.run(stream, &step, params, scratch)? };
+        let RecurrentSpec::GatedDelta(delta) = spec else {
+            return Ok(());
+        };
+        let params = DeltaParams {
+            states: states((taps - 1) * channels),
+            heads: heads.ptr(),
+            out: out.ptr(),
+            decay: weights.decay,
+            decay_bias: weights.decay_bias,
+            norm: weights.norm,
+            k_heads: delta.k_heads as u32,
+            v_heads: delta.v_heads as u32,
+            k_dim: delta.k_dim as u32,
+            v_dim: delta.v_dim as u32,
+            in_width: in_width as u32,
+            lanes: delta::lanes(delta) as u32,
+            eps: self.eps,
+            reserved: 0,
+        };
+        // SAFETY: see above.
+        unsafe { self.delta.run(stream, (delta, &step), params, scratch) }
     }
 }

@@ -13,6 +13,7 @@ mod polar;
 mod prefill;
 mod products;
 mod records;
+mod recurrent;
 mod reference;
 mod rng;
 mod sample;
@@ -87,9 +88,11 @@ pub fn experts(device: &Arc<Device>, quick: bool) -> Result<bool, ProbeError> {
     Ok(report.finish())
 }
 
-/// Models with recurrent layers; prints a table; whether all passed.
-pub fn recurrences(device: &Arc<Device>) -> Result<bool, ProbeError> {
+/// Recurrent layers, `quick`: of one shape, and models that have some; prints a table; whether all
+/// passed.
+pub fn recurrences(device: &Arc<Device>, quick: bool) -> Result<bool, ProbeError> {
     let mut report = Report::default();
+    recurrent::check(device, quick, &mut report)?;
     model::check_recurrent(device, &mut report)?;
     Ok(report.finish())
 }

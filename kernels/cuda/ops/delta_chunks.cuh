@@ -1,0 +1,100 @@
+// The gated delta rule over chunks of 64 rows (Yang et al. 2024, "Gated Delta Networks", section
+// 3.3): what its kernels share.
+//
+// In a chunk, with G_i the product of the decays up to row i, K and Q of length 1, Q divided by
+// sqrt(k_dim), and S the state before:
+//
+//   A_ij = b_i G_i / G_j (k_i . k_j), j < i       T = (I + A)^-1
+//   V' = T diag(b) (V - diag(G) K S)
+//   O = diag(G) Q S + P V',  P_ij = G_i / G_j (q_i . k_j), j <= i
+//   S = G_63 S + K^T diag(G_63 / G) V'
+//
+// Quotients of decays are exponentials of differences of logarithms: none is more than 1. Keys and
+// queries are multiplied as they are, bf16 and exactly, and sums divided by their lengths. What
+// else a product takes is the sum of two bf16, within 2^-17: sums of three products, or of two.
+#pragma once
+#include "../common/kernel.cuh"
+#include "recurrent.cuh"
+
+namespace ebb {
+
+constexpr uint32_t kChunkRows = 64;
+// Channels of keys at most, and columns of the state that a CTA has.
+constexpr uint32_t kChunkKeyDim = 128, kSliceColumns = 32;
+constexpr uint32_t kChunkThreads = 128;
+// A decay of less than exp of it is 0 for what it multiplies; sums of 64 are precise.
+constexpr float kLogDecayMin = -60.f;
+
+// What is known of a chunk and head without the state: T diag(b) in tiles of 16 x 16 on and below
+// the diagonal, row by row, each the operand A of the two bf16, then of each row the logarithm of
+// G, and what makes key and query of length 1.
+constexpr uint32_t kTileWords = 2 * 32 * 4, kRecordTiles = 10;
+constexpr uint32_t kRecordScalars = kRecordTiles * kTileWords;
+constexpr uint32_t kRecordWords = kRecordScalars + 3 * kChunkRows;
+
+struct DeltaChunkParams {
+  DeltaParams delta;
+  const StepChunk* chunks;
+  const ChunkedSeq* chunked;
+  uint32_t* records;  // [chunks][v_heads][kRecordWords]
+};
+static_assert(sizeof(DeltaChunkParams) == 128);
+
+__device__ __forceinline__ uint32_t* record_of(const DeltaChunkParams& p, uint32_t chunk,
+                                               uint32_t head) {
+  const uint64_t index = static_cast<uint64_t>(chunk) * p.delta.v_heads + head;
+  return p.records + index * kRecordWords;
+}
+
+// Tiles before row tile `tile`.
+__device__ __forceinline__ uint32_t tiles_before(uint32_t tile) { return tile * (tile + 1) / 2; }
+
+// Bytes from the start of a matrix in shared memory to 16 bytes of a row: rows of 128 values, and
+// of 32. Eight rows at the same place lie in banks of their own.
+__device__ __forceinline__ uint32_t wide_place(uint32_t row, uint32_t sixteen_bytes) {
+  return row * 256 + ((sixteen_bytes ^ (row & 7)) << 4);
+}
+__device__ __forceinline__ uint32_t narrow_place(uint32_t row, uint32_t sixteen_bytes) {
+  return row * 64 + ((sixteen_bytes ^ (row >> 1 & 3)) << 4);
+}
+
+// Two pairs of bf16 whose sum is a pair of floats, within 2^-17.
+struct SplitPair {
+  uint32_t hi, lo;
+
+  __device__ __forceinline__ SplitPair(float x, float y) : hi(pack_bf16(x, y)) {
+    const float2 rounded = unpack_bf16(hi);
+    lo = pack_bf16(x - rounded.x, y - rounded.y);
+  }
+};
+
+// A 16 x 16 operand A of such pairs.
+struct SplitTile {
+  uint32_t hi[4], lo[4];
+
+  __device__ __forceinline__ void set(int at, float x, float y) {
+    const SplitPair pair(x, y);
+    hi[at] = pair.hi;
+    lo[at] = pair.lo;
+  }
+};
+
+// c[16x16] += a[16x16] * b[16x16], where a is exact.
+__device__ __forceinline__ void multiply_exact(float (&c0)[4], float (&c1)[4],
+                                               const uint32_t (&a)[4], const uint32_t (&hi)[4],
+                                               const uint32_t (&lo)[4]) {
+  mma_bf16(c0, a, hi[0], hi[1]);
+  mma_bf16(c1, a, hi[2], hi[3]);
+  mma_bf16(c0, a, lo[0], lo[1]);
+  mma_bf16(c1, a, lo[2], lo[3]);
+}
+
+// The same, where both are split.
+__device__ __forceinline__ void multiply_split(float (&c0)[4], float (&c1)[4], const SplitTile& a,
+                                               const uint32_t (&hi)[4], const uint32_t (&lo)[4]) {
+  multiply_exact(c0, c1, a.hi, hi, lo);
+  mma_bf16(c0, a.lo, hi[0], hi[1]);
+  mma_bf16(c1, a.lo, hi[2], hi[3]);
+}
+
+}  // namespace ebb

@@ -1,0 +1,82 @@
+//! Parameters of the kernels of recurrent layers.
+
+use crate::cuda::params::{DevicePtr, KernelParams};
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OpenParams {
+    pub(super) attended: DevicePtr,
+    pub(super) gates: DevicePtr,
+    pub(super) count: u64,
+}
+// SAFETY: field for field `ebb::OpenParams` of ops/recurrent.cu.
+unsafe impl KernelParams for OpenParams {}
+
+/// `ebb::SeqStates` of ops/recurrent.cuh.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SeqStates {
+    pub(super) seqs: DevicePtr,
+    pub(super) seq_count: DevicePtr,
+    pub(super) states: DevicePtr,
+    pub(super) slot_floats: u64,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ConvParams {
+    pub(super) states: SeqStates,
+    pub(super) heads: DevicePtr,
+    pub(super) out: DevicePtr,
+    pub(super) weight: DevicePtr,
+    pub(super) bias: DevicePtr,
+    pub(super) in_bias: DevicePtr,
+    pub(super) channels: u32,
+    pub(super) taps: u32,
+    pub(super) in_width: u32,
+    pub(super) reserved: u32,
+}
+// SAFETY: field for field `ebb::ConvParams` of ops/convolve.cu.
+unsafe impl KernelParams for ConvParams {}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ConvChunkParams {
+    pub(super) conv: ConvParams,
+    pub(super) chunks: DevicePtr,
+    pub(super) before: DevicePtr,
+}
+// SAFETY: field for field `ebb::ConvChunkParams` of ops/convolve.cu.
+unsafe impl KernelParams for ConvChunkParams {}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DeltaParams {
+    pub(super) states: SeqStates,
+    pub(super) heads: DevicePtr,
+    pub(super) out: DevicePtr,
+    pub(super) decay: DevicePtr,
+    pub(super) decay_bias: DevicePtr,
+    pub(super) norm: DevicePtr,
+    pub(super) k_heads: u32,
+    pub(super) v_heads: u32,
+    pub(super) k_dim: u32,
+    pub(super) v_dim: u32,
+    pub(super) in_width: u32,
+    pub(super) lanes: u32,
+    pub(super) eps: f32,
+    pub(super) reserved: u32,
+}
+// SAFETY: field for field `ebb::DeltaParams` of ops/recurrent.cuh.
+unsafe impl KernelParams for DeltaParams {}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DeltaChunkParams {
+    pub(super) delta: DeltaParams,
+    pub(super) chunks: DevicePtr,
+    pub(super) chunked: DevicePtr,
+    pub(super) records: DevicePtr,
+}
+// SAFETY: field for field `ebb::DeltaChunkParams` of ops/delta_chunks.cuh.
+unsafe impl KernelParams for DeltaChunkParams {}
