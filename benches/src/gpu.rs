@@ -14,6 +14,7 @@ pub mod polar;
 pub mod prefill;
 pub mod products;
 pub mod prompts;
+pub mod recurrent;
 pub mod sample;
 pub mod shrunk_attention;
 pub mod step;
@@ -174,6 +175,19 @@ pub enum Command {
         /// Timed runs of each
         #[arg(long, default_value_t = 20)]
         repeats: usize,
+    },
+    /// Time a recurrent layer of Qwen3.6-27B's shape over prompts, in chunks and row by row, cold
+    /// L2, graph-replayed, median; prints CSV
+    Recurrent {
+        /// Tokens of each sequence's prompt
+        #[arg(long, value_delimiter = ',', default_value = "1024,8192")]
+        tokens: Vec<usize>,
+        /// Sequences of a step
+        #[arg(long, value_delimiter = ',', default_value = "1")]
+        seqs: Vec<usize>,
+        /// Timed runs of each
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+        repeats: u32,
     },
     /// Time draws from logits on the device; prints CSV
     Sample {
@@ -348,6 +362,11 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
             products::in_sequence(&device, rows, *repeats)?;
         }
         Command::Experts { rows, repeats } => experts::run(&device, rows, *repeats)?,
+        Command::Recurrent {
+            tokens,
+            seqs,
+            repeats,
+        } => recurrent::run(&device, tokens, seqs, *repeats as usize)?,
         Command::Sample {
             vocabs,
             batches,
