@@ -1,6 +1,6 @@
 //! Sliding-window attention.
 
-use ebb_kernels::model::ModelSpec;
+use ebb_kernels::model::{Mixer, ModelSpec};
 
 /// Gives layers a window, and the last RoPE. A window at least as long as the context is left out.
 pub(super) fn put_windows(
@@ -13,7 +13,9 @@ pub(super) fn put_windows(
         if !has_window(index) {
             continue;
         }
-        let attention = layer.attention_mut();
+        let Mixer::Attention(attention) = &mut layer.mixer else {
+            continue;
+        };
         attention.window = window;
         if let Some(rope) = &mut attention.rope {
             *rope = spec.ropes.len() - 1;
@@ -25,7 +27,10 @@ pub(super) fn put_windows(
 /// than the smallest sees every token. The sentence for the user says so.
 pub(super) fn limit_to_windows(spec: &mut ModelSpec, device: &str) -> Option<String> {
     let layers = spec.layers.iter_mut();
-    let windows = layers.filter_map(|layer| layer.attention_mut().window.take());
+    let windows = layers.filter_map(|layer| match &mut layer.mixer {
+        Mixer::Attention(attention) => attention.window.take(),
+        Mixer::Recurrent(_) => None,
+    });
     let window = windows.min()?;
     let context = std::mem::replace(&mut spec.max_positions, window);
     Some(format!(
