@@ -108,6 +108,25 @@ fn the_tokenizer_keys_come_out_as_data() {
 }
 
 #[test]
+fn a_message_of_gpt_oss_ends_no_turn() {
+    let end_ids = |tokens: &[&str]| {
+        let mut gguf = with_tokenizer();
+        gguf.set("tokenizer.ggml.tokens", texts(tokens))
+            .set(
+                "tokenizer.ggml.token_type",
+                Value::I32s(vec![3; tokens.len()]),
+            )
+            .u32("tokenizer.ggml.eos_token_id", 0);
+        let file = gguf.parse().expect("a valid file");
+        let tokenizer = GgufTokenizer::from_metadata(file.metadata());
+        tokenizer.expect("a valid tokenizer").end_ids()
+    };
+    assert_eq!(end_ids(&["</s>", "<|end|>", "<|assistant|>"]), [0, 1]);
+    let harmony = ["<|return|>", "<|end|>", "<|call|>", "<|channel|>"];
+    assert_eq!(end_ids(&harmony), [0, 2]);
+}
+
+#[test]
 fn a_tokenizer_that_contradicts_itself_is_refused_by_key() {
     let refused = |key: &str, value: Value| {
         let file = with_tokenizer()

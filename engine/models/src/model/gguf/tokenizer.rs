@@ -58,15 +58,24 @@ pub struct GgufTokenizer {
 
 /// Tokens that end a turn under any family; files often name only one of several as `eos`.
 /// The same list, for the families served here, as llama.cpp's.
-const END_OF_TURN: [&str; 7] = [
+const END_OF_TURN: [&str; 10] = [
     "<|eot_id|>",
     "<|im_end|>",
+    END_OF_MESSAGE,
+    HARMONY_ENDS[0],
+    HARMONY_ENDS[1],
     "<|end_of_text|>",
     "<|endoftext|>",
     "<|eom_id|>",
     "<EOT>",
     "<end_of_turn>",
 ];
+
+/// Ends a turn of Phi's, and only a message of gpt-oss's.
+const END_OF_MESSAGE: &str = "<|end|>";
+
+/// What ends turns of gpt-oss: an answer, and a call of a tool.
+const HARMONY_ENDS: [&str; 2] = ["<|return|>", "<|call|>"];
 
 impl GgufTokenizer {
     /// Reads the `tokenizer.*` keys.
@@ -113,12 +122,15 @@ impl GgufTokenizer {
             .into_iter()
             .flatten()
             .collect();
+        let has = |text: &str| self.tokens.iter().any(|token| token == text);
+        let is_harmony = HARMONY_ENDS.into_iter().all(has);
+        let goes_on = |token: &str| is_harmony && token == END_OF_MESSAGE;
         if let Some(types) = &self.token_types {
             // The vocabulary's length is bounded far below u32::MAX when the file is parsed.
             let known = self.tokens.iter().zip(types).zip(0u32..);
             ids.extend(known.filter_map(|((token, kind), id)| {
                 let ends = *kind == TokenType::Control && END_OF_TURN.contains(&token.as_str());
-                ends.then_some(id)
+                (ends && !goes_on(token)).then_some(id)
             }));
         }
         ids.sort_unstable();
