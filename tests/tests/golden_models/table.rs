@@ -17,6 +17,12 @@ log-probabilities and greedy tokens of Hugging Face transformers: fed to a devic
 behind the engine in a full batch, with its prompt in chunks, from the prefix cache, and after
 preemption. A file that asks for anything that a device does not compute is refused by name.
 
+GGUF files of an architecture that several families have do not tell them apart. Those of `llama` do
+not say which layers have windows, so that Mistral and Ministral see everything in them. Of
+Ministral 3 (`mistral3`) only the context is served behind which its queries grow. Files of gpt-oss,
+Mixtral, Mistral, OLMo 3, Phi-MoE and of models with recurrent layers are compared with the Hugging
+Face form of the same model, tensor by tensor (`engine/models/tests/model/converted`).
+
 | Family | Hugging Face class | GGUF | Golden models | Devices |
 |---|---|---|---|---|
 ";
@@ -58,7 +64,10 @@ fn table_of_families() {
             "| `{}` | {} | {} | {} | {} |",
             family.name,
             family.hf_class,
-            family.gguf_architecture().unwrap_or("\u{2013}"),
+            match family.gguf_architectures().join(", ") {
+                none if none.is_empty() => "\u{2013}".to_owned(),
+                architectures => architectures,
+            },
             names.join(", "),
             devices(name)
         )

@@ -134,7 +134,7 @@ impl LoadedModel {
                     .flatten(),
                 tokenizer: TokenizerSource::Gguf(tokenizer),
                 content_hash,
-                notes: Vec::new(),
+                notes: config.notes,
                 stored: Stored::Gguf { weights, file },
                 quantisation: None,
                 key_scales: None,

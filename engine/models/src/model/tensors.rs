@@ -175,10 +175,19 @@ pub(super) fn fill_rows<E: From<Refusal>>(
 /// leaves. `data` is encoded as `kind`.
 pub(super) fn fill_halves(
     file_name: &str,
-    (kind, data): (GgmlType, &[u8]),
+    encoded: (GgmlType, &[u8]),
     first_row: usize,
     out: &mut [bf16],
 ) -> Result<(), Refusal> {
+    split_in_halves(&exact_values(file_name, encoded)?, first_row, out);
+    Ok(())
+}
+
+/// The values of a vector, which all are finite. `data` is encoded as `kind`.
+pub(super) fn exact_values(
+    file_name: &str,
+    (kind, data): (GgmlType, &[u8]),
+) -> Result<Vec<f32>, Refusal> {
     let exact: Vec<f32> = match kind {
         GgmlType::F32 => {
             let numbers = data.as_chunks().0.iter();
@@ -191,11 +200,17 @@ pub(super) fn fill_halves(
             rounded.iter().map(|value| value.to_f32()).collect()
         }
     };
-    if !exact.iter().all(|value| value.is_finite()) {
-        return Err(Refusal::NotFinite(file_name.to_owned()));
+    match exact.iter().all(|value| value.is_finite()) {
+        true => Ok(exact),
+        false => Err(Refusal::NotFinite(file_name.to_owned())),
     }
+}
+
+/// Fills rows of a tensor that has two of them for a vector of these values, as [`fill_halves`]
+/// does.
+pub(super) fn split_in_halves(exact: &[f32], first_row: usize, out: &mut [bf16]) {
     for (row, out) in (first_row..).zip(out.chunks_exact_mut(exact.len())) {
-        for (out, exact) in out.iter_mut().zip(&exact) {
+        for (out, exact) in out.iter_mut().zip(exact) {
             let rounded = bf16::from_f32(*exact);
             *out = match row {
                 0 => rounded,
@@ -203,7 +218,6 @@ pub(super) fn fill_halves(
             };
         }
     }
-    Ok(())
 }
 
 /// Refuses packed rows of `inputs` weights that are not all finite in bf16.

@@ -250,6 +250,32 @@ fn rope_scaling_comes_from_keys_or_from_the_factors_tensor() {
     );
     assert!((scale - (0.1 * 4f32.ln() + 1.0)).abs() < 1e-6);
     assert_eq!(context, 2048);
+    let yarn_with = |key: &'static str, value| {
+        let (_, scale, _) = frequencies(&|gguf| {
+            gguf.text("llama.rope.scaling.type", "yarn")
+                .f32("llama.rope.scaling.factor", 4.0)
+                .f32(&format!("llama.rope.scaling.{key}"), value);
+        });
+        scale
+    };
+    // Its multiplier by itself, which 1 leaves as it is, or what another one leaves of it.
+    assert_eq!(yarn_with("yarn_attn_factor", 1.0), scale);
+    assert_eq!(yarn_with("yarn_attn_factor", 1.5), 1.5);
+    assert_eq!(yarn_with("yarn_log_multiplier", 0.0), scale);
+    assert_eq!(yarn_with("yarn_log_multiplier", 1.0), 1.0);
+    for (key, value, expected) in [
+        ("yarn_attn_factor", -1.0, "a number above 0"),
+        ("yarn_beta_fast", 1.0, "more than yarn_beta_slow, 1"),
+        ("yarn_beta_slow", 0.0, "a number above 0"),
+        ("yarn_log_multiplier", -1.0, "a number from 0"),
+    ] {
+        let mut gguf = tiny_gguf("llama", &spec);
+        gguf.text("llama.rope.scaling.type", "yarn")
+            .f32("llama.rope.scaling.factor", 4.0)
+            .f32(&format!("llama.rope.scaling.{key}"), value);
+        let wanted = format!("`llama.rope.scaling.{key}` is {value}; expected {expected}");
+        assert_eq!(refusal(&gguf), wanted);
+    }
 }
 
 #[test]
@@ -281,18 +307,6 @@ fn a_sliding_window_is_that_of_all_layers() {
     assert!(windows(&model).iter().all(Option::is_none));
     model.limit_to_windows("a toaster");
     assert!(model.notes.is_empty() && model.max_context() == 512);
-}
-
-#[test]
-fn olmo_3_is_refused_by_its_window() {
-    let spec = tiny::spec(tiny::family("olmo2"), true);
-    let mut gguf = tiny_gguf("olmo2", &spec);
-    gguf.u32("olmo2.attention.sliding_window", 128);
-    let error = open(&gguf).expect_err("windows are not read").to_string();
-    assert!(
-        error.contains("olmo2.attention.sliding_window") && error.contains("OLMo 3"),
-        "{error}"
-    );
 }
 
 #[test]

@@ -25,8 +25,9 @@ fn what_is_not_supported_is_refused_by_name() {
     assert_eq!(
         text("general.architecture", "mamba"),
         "`general.architecture` is \"mamba\", which is not supported; \
-         supported: cohere2, gemma2, gemma3, glm4, glm4moe, granite, granitemoe, llama (also for \
-         Mistral), olmo2, phi3, qwen2, qwen2moe, qwen3, qwen3moe, smollm3"
+         supported: cohere2, gemma2, gemma3, glm4, glm4moe, gpt-oss, granite, granitemoe, lfm2, \
+         llama (also for Mistral and Mixtral), mistral3, olmo2, phi3, phimoe, qwen2, qwen2moe, \
+         qwen3, qwen35moe, qwen35, qwen3moe, qwen3next, smollm3"
     );
     assert_eq!(
         text("general.type", "adapter"),
@@ -43,6 +44,11 @@ fn what_is_not_supported_is_refused_by_name() {
         text("llama.rope.scaling.type", "longrope"),
         "`llama.rope.scaling.type` is \"longrope\", which is not supported; \
          supported: none, linear, yarn, and Llama 3's factors in rope_freqs.weight"
+    );
+    assert_eq!(
+        number("llama.rope.scaling.yarn_beta_fast", 16),
+        "`llama.rope.scaling.yarn_beta_fast` is 16, which is not supported; supported: 32, but \
+         for the scaling yarn"
     );
     assert!(number("llama.rope.dimension_count", 8).contains("the head dimension, 16"));
     assert!(number("llama.attention.value_length", 32).contains("the head dimension, 16"));

@@ -1,5 +1,6 @@
 //! Model files: parsing, dequantisation, every family, and hostile input.
 
+mod converted;
 mod dequant;
 mod dummy;
 mod ends;

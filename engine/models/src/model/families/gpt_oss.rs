@@ -1,11 +1,18 @@
 //! gpt-oss: windows in every other layer, sinks, biases everywhere, a clamped gate. Its experts are
 //! stored by columns as bf16, and by rows as MXFP4.
 
-use ebb_kernels::model::{ExpertActivation, LayerTensor, Routing, TensorName};
+use ebb_kernels::model::{
+    ExpertActivation, ExpertsSpec, LayerTensor, ModelSpec, Routing, TensorName,
+};
 
-use super::{Family, StoredTensor, TextType, llama_hf};
+use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
+use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
+use crate::model::gguf::config::{EXPERT_WIDTH, WINDOW_PATTERN};
 use crate::model::hf::config::{HfDefaults, WindowRule};
+
+/// One layer of so many sees everything, unless the configuration says otherwise.
+const FULL_INTERVAL: usize = 2;
 
 /// What the gate is multiplied with in its sigmoid.
 const ALPHA: f32 = 1.702;
@@ -44,20 +51,11 @@ pub(super) static FAMILY: Family = Family {
         let has_biases = config.bool("attention_bias")?.unwrap_or(true);
         model.qkv_bias = has_biases;
         let mut spec = model.spec();
-        config.put_windows(&mut spec, WindowRule::Always, |layer| layer % 2 == 0)?;
-        for layer in &mut spec.layers {
-            let attention = layer.attention_mut();
-            attention.o_bias = has_biases;
-            attention.sinks = true;
-        }
-        let mut experts = config.experts("intermediate_size", Routing::SOFTMAX_OF_CHOSEN)?;
-        experts.router_bias = true;
-        experts.biases = true;
-        experts.activation = ExpertActivation::Clamped {
-            limit: config.number("swiglu_limit")?.unwrap_or(LIMIT) as f32,
-            alpha: ALPHA,
-        };
-        put_experts(&mut spec, &experts, |_| true);
+        let is_sliding = |layer| layer % FULL_INTERVAL == 0;
+        config.put_windows(&mut spec, WindowRule::Always, is_sliding)?;
+        let limit = config.number("swiglu_limit")?.unwrap_or(LIMIT) as f32;
+        let experts = config.experts("intermediate_size", Routing::SOFTMAX_OF_CHOSEN)?;
+        finish(&mut spec, has_biases, experts, limit);
         Ok(spec)
     },
     hf_tensor: |name| {
@@ -80,5 +78,48 @@ pub(super) static FAMILY: Family = Family {
             _ => llama_hf(name),
         }
     },
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "gpt-oss",
+        keys: &[
+            "expert_count",
+            "expert_used_count",
+            EXPERT_WIDTH,
+            WINDOW_PATTERN,
+        ],
+        spec: |config| {
+            let mut model = config.uniform()?;
+            model.qkv_bias = true;
+            let mut spec = model.spec();
+            // Without a window it would be another model.
+            let missing = || Refusal::Missing("gpt-oss.attention.sliding_window".to_owned());
+            let window = config.window()?.ok_or_else(missing)?;
+            config.put_windows(&mut spec, Some(window), FULL_INTERVAL)?;
+            let experts = config.experts(0, Routing::SOFTMAX_OF_CHOSEN)?;
+            finish(&mut spec, true, experts, LIMIT as f32);
+            Ok(spec)
+        },
+        tensor: |name| match name {
+            TensorName::Layer(layer, LayerTensor::MlpNorm) => {
+                StoredTensor::own(name, format!("blk.{layer}.post_attention_norm.weight"))
+            }
+            _ => llama_gguf(name),
+        },
+        permutes_qk: false,
+    }),
 };
+
+/// What the configurations of all files have in common.
+fn finish(spec: &mut ModelSpec, has_biases: bool, mut experts: ExpertsSpec, limit: f32) {
+    for layer in &mut spec.layers {
+        let attention = layer.attention_mut();
+        attention.o_bias = has_biases;
+        attention.sinks = true;
+    }
+    experts.router_bias = true;
+    experts.biases = true;
+    experts.activation = ExpertActivation::Clamped {
+        limit,
+        alpha: ALPHA,
+    };
+    put_experts(spec, &experts, |_| true);
+}

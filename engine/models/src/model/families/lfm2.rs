@@ -4,8 +4,9 @@ use ebb_kernels::model::{
     LayerTensor, Mixer, ModelSpec, QkNorm, RecurrentSpec, ShortConvSpec, TensorName,
 };
 
-use super::{Family, StoredTensor, TextType, llama_hf};
+use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
+use crate::model::gguf::config::{GgufConfig, SHORT_CONV_TAPS};
 use crate::model::hf::config::{HfConfig, HfDefaults};
 
 pub(super) static FAMILY: Family = Family {
@@ -46,8 +47,40 @@ pub(super) static FAMILY: Family = Family {
         };
         StoredTensor::own(name, format!("model.layers.{layer}.{part}"))
     },
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "lfm2",
+        keys: &[SHORT_CONV_TAPS],
+        spec: gguf_spec,
+        tensor: gguf_tensor,
+        permutes_qk: false,
+    }),
 };
+
+/// Layers without heads of keys have a convolution.
+pub(super) fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
+    let mut model = config.uniform()?;
+    model.qk_norm = QkNorm::PerHead;
+    let mut spec = model.spec();
+    let taps = config.required_size(SHORT_CONV_TAPS)?;
+    let attention = config.layers_with_keys(spec.layers.len())?;
+    for (index, layer) in spec.layers.iter_mut().enumerate() {
+        if attention[index] {
+            continue;
+        }
+        let bias = config.has_tensor(&format!("blk.{index}.shortconv.conv.bias"));
+        let conv = ShortConvSpec { taps, bias };
+        layer.mixer = Mixer::Recurrent(RecurrentSpec::ShortConv(conv));
+    }
+    Ok(spec)
+}
+
+/// The last norm is called as if it were that of embeddings.
+pub(super) fn gguf_tensor(name: TensorName) -> StoredTensor {
+    match name {
+        TensorName::FinalNorm => StoredTensor::own(name, "token_embd_norm.weight"),
+        _ => llama_gguf(name),
+    }
+}
 
 fn hf_spec(config: &HfConfig) -> Result<ModelSpec, Refusal> {
     let mut model = config.uniform(&HfDefaults::default())?;

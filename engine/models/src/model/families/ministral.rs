@@ -1,4 +1,5 @@
-//! Ministral: Mistral with a window in some layers only.
+//! Ministral: Mistral with a window in some layers only. In GGUF files it is of the `llama`
+//! architecture, which does not tell windows.
 
 use super::{Family, TextType, llama_hf, mistral};
 

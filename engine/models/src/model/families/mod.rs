@@ -6,6 +6,8 @@
 //! its name to the list below.
 
 mod names;
+mod qwen3_next_gguf;
+mod row_order;
 
 use std::fmt;
 
@@ -14,7 +16,8 @@ use ebb_kernels::model::{ModelSpec, TensorName};
 use super::error::Refusal;
 use super::gguf::config::GgufConfig;
 use super::hf::config::HfConfig;
-pub(crate) use names::{RowOrder, Run, StoredTensor, llama_gguf, llama_hf};
+pub(crate) use names::{Run, StoredTensor, llama_gguf, llama_hf};
+pub(crate) use row_order::RowOrder;
 
 /// Declares the modules and the list of all families.
 macro_rules! families {
@@ -101,10 +104,43 @@ pub(crate) struct GgufFamily {
     pub(crate) permutes_qk: bool,
 }
 
+impl GgufFamily {
+    /// Where a file has a tensor.
+    pub(crate) fn stored(&self, name: TensorName) -> StoredTensor {
+        let stored = (self.tensor)(name);
+        match self.permutes_qk {
+            true => stored.interleaved(),
+            false => stored,
+        }
+    }
+
+    /// Where older files have it, if that was elsewhere.
+    pub(crate) fn stored_before(&self, name: TensorName) -> Option<StoredTensor> {
+        match self.architecture {
+            qwen3_next_gguf::NEXT => qwen3_next_gguf::older(name),
+            _ => None,
+        }
+    }
+}
+
+/// Families whose GGUF files, or some of them, are of another family's architecture, which they
+/// then belong to: files do not tell the two apart.
+const SHARED_ARCHITECTURES: [(&str, &str); 4] = [
+    ("ministral", "llama"),
+    ("mistral", "llama"),
+    ("mixtral", "llama"),
+    ("olmo3", "olmo2"),
+];
+
 impl Family {
-    /// `general.architecture` of GGUF files of this family, if there are any.
-    pub fn gguf_architecture(&self) -> Option<&'static str> {
-        self.gguf.as_ref().map(|gguf| gguf.architecture)
+    /// `general.architecture` of GGUF files of this family: its own, and that of another one.
+    pub fn gguf_architectures(&self) -> Vec<&'static str> {
+        let own = self.gguf.as_ref().map(|gguf| gguf.architecture);
+        let shared = SHARED_ARCHITECTURES.iter();
+        let shared = shared.filter(|(family, _)| *family == self.name);
+        own.into_iter()
+            .chain(shared.map(|(_, architecture)| *architecture))
+            .collect()
     }
 
     /// The family of this `model_type`.
@@ -127,8 +163,8 @@ impl Family {
         })
     }
 
-    /// The family of this GGUF architecture. Files of the `llama` architecture may be Mistral's:
-    /// they do not tell the two apart.
+    /// The family of this GGUF architecture. Files of it may be another family's
+    /// ([`Self::gguf_architectures`]).
     pub(crate) fn of_gguf(architecture: &str) -> Option<(&'static Self, &'static GgufFamily)> {
         FAMILIES.iter().find_map(|family| {
             let gguf = family.gguf.as_ref()?;
@@ -180,6 +216,12 @@ mod tests {
                 let (found, _) = Family::of_gguf(gguf.architecture).expect("registered");
                 assert_eq!(found, *family);
             }
+            for architecture in family.gguf_architectures() {
+                assert!(Family::of_gguf(architecture).is_some(), "{architecture}");
+            }
+        }
+        for (name, _) in SHARED_ARCHITECTURES {
+            assert!(Family::named(name).is_some(), "{name}");
         }
         assert_eq!(Family::named("gpt2"), None);
     }

@@ -2,6 +2,8 @@
 
 use ebb_kernels::model::{LayerTensor, Mixer, ModelSpec, RecurrentSpec, TensorName};
 
+use super::row_order::RowOrder;
+
 /// A tensor as a checkpoint stores it: under a name, by itself or in a larger one, or in a tensor
 /// for each expert.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,9 +13,20 @@ pub(crate) struct StoredTensor {
     /// The tensors that are stored together under that name, if there are several.
     parts: Vec<TensorName>,
     tensor: TensorName,
-    /// Whether its heads rotate pairs of neighbouring channels.
-    interleaved: bool,
+    heads: Heads,
     layout: Layout,
+}
+
+/// How heads lie in a checkpoint, as far as a tensor has any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Heads {
+    /// As in the model.
+    Plain,
+    /// Heads of queries and keys rotate pairs of neighbouring channels.
+    Interleaved,
+    /// Value heads of the delta rule lie in turn: the first of each key head, then the second of
+    /// each.
+    InTurn,
 }
 
 /// Stands in a name for the number of an expert.
@@ -66,8 +79,20 @@ impl StoredTensor {
             name: name.into(),
             parts: vec![tensor],
             tensor,
-            interleaved: false,
+            heads: Heads::Plain,
             layout,
+        }
+    }
+
+    /// By itself, in the model's shape: GGUF files have rows of a convolution as a matrix.
+    fn own_matrix(tensor: TensorName, name: String) -> Self {
+        let own = Self::own(tensor, name);
+        match own.layout {
+            Layout::Taps => Self {
+                layout: Layout::Rows,
+                ..own
+            },
+            _ => own,
         }
     }
 
@@ -131,7 +156,7 @@ impl StoredTensor {
             name,
             parts: parts.collect(),
             tensor,
-            interleaved: false,
+            heads: Heads::Plain,
             layout,
         }
     }
@@ -140,17 +165,48 @@ impl StoredTensor {
     /// is of queries and keys: rows are put into half-split order as they are read.
     pub(crate) fn interleaved(self) -> Self {
         Self {
-            interleaved: true,
+            heads: Heads::Interleaved,
             ..self
         }
     }
 
-    /// Where the rows of queries and keys, and of their biases, lie if they are interleaved.
+    /// In the order of a checkpoint whose value heads of the delta rule lie in turn: the first of
+    /// each key head, then the second of each.
+    pub(crate) fn heads_in_turn(self) -> Self {
+        Self {
+            heads: Heads::InTurn,
+            ..self
+        }
+    }
+
+    /// Where the rows lie, or the values of a vector, if not as in the model.
     pub(crate) fn order(&self, spec: &ModelSpec) -> Option<RowOrder> {
         use LayerTensor as L;
-        match self.tensor {
-            TensorName::Layer(layer, L::Q | L::K | L::QBias | L::KBias) if self.interleaved => {
+        let TensorName::Layer(layer, tensor) = self.tensor else {
+            return None;
+        };
+        match (self.heads, tensor) {
+            (Heads::Interleaved, L::Q | L::K | L::QBias | L::KBias) => {
                 Some(RowOrder::of(spec, layer))
+            }
+            (Heads::InTurn, L::DeltaV | L::DeltaZ) => {
+                RowOrder::in_turn(spec, layer, |delta| (0, delta.v_dim))
+            }
+            (Heads::InTurn, L::DeltaB | L::DeltaA | L::DeltaDecay | L::DeltaDecayBias) => {
+                RowOrder::in_turn(spec, layer, |_| (0, 1))
+            }
+            (Heads::InTurn, L::DeltaConv) => {
+                RowOrder::in_turn(spec, layer, |delta| (2 * delta.k_width(), delta.v_dim))
+            }
+            _ => None,
+        }
+    }
+
+    /// Where the columns lie, if not as in the model.
+    pub(crate) fn column_order(&self, spec: &ModelSpec) -> Option<RowOrder> {
+        match (self.heads, self.tensor) {
+            (Heads::InTurn, TensorName::Layer(layer, LayerTensor::DeltaOut)) => {
+                RowOrder::in_turn(spec, layer, |delta| (0, delta.v_dim))
             }
             _ => None,
         }
@@ -234,8 +290,14 @@ impl StoredTensor {
             Layout::Rows if order.is_some() => {
                 let before = self.first_row(spec);
                 let rows = (first..first + count).filter_map(|row| Some(order?.stored(row)));
-                let runs = rows.map(|row| run(name.clone(), before + row, 1, 1));
-                runs.collect()
+                let mut runs: Vec<Run> = Vec::new();
+                for row in rows.map(|row| before + row) {
+                    match runs.last_mut() {
+                        Some(last) if last.first + last.count == row => last.count += 1,
+                        _ => runs.push(run(name.clone(), row, 1, 1)),
+                    }
+                }
+                runs
             }
             Layout::Rows | Layout::InHalves | Layout::Taps => {
                 vec![run(name, first + self.first_row(spec), 1, count)]
@@ -296,37 +358,6 @@ fn heads_of(spec: &ModelSpec, tensor: TensorName) -> usize {
         Mixer::Attention(attention) => attention.q_heads,
         Mixer::Recurrent(RecurrentSpec::GatedDelta(delta)) => delta.k_heads,
         Mixer::Recurrent(RecurrentSpec::ShortConv(_)) => unreachable!("no heads"),
-    }
-}
-
-/// How interleaved heads become half-split ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RowOrder {
-    head_dim: usize,
-    /// Channels that rotate, the first of a head.
-    rotary_dim: usize,
-}
-
-impl RowOrder {
-    /// Of a layer's queries and keys. Without RoPE any order will do, if both have it.
-    pub(crate) fn of(spec: &ModelSpec, layer: usize) -> Self {
-        let attention = spec.attention(layer);
-        let rotary_dim = attention.rope.map(|rope| spec.ropes[rope].rotary_dim());
-        Self {
-            head_dim: attention.head_dim,
-            rotary_dim: rotary_dim.unwrap_or(attention.head_dim),
-        }
-    }
-
-    /// The row of the file that is `row` in half-split order: within the part of a head that
-    /// rotates, row `2j + p` of the file (pair `j`, first or second channel) is row `p · rotary_dim
-    /// / 2 + j`.
-    pub(crate) fn stored(self, row: usize) -> usize {
-        let (channel, half) = (row % self.head_dim, self.rotary_dim / 2);
-        if channel >= self.rotary_dim {
-            return row;
-        }
-        row - channel + 2 * (channel % half) + channel / half
     }
 }
 
@@ -473,26 +504,26 @@ pub(crate) fn llama_gguf(tensor: TensorName) -> StoredTensor {
         LayerTensor::SharedUp => "ffn_up_shexp.weight",
         LayerTensor::SharedDown => "ffn_down_shexp.weight",
         LayerTensor::SharedScore => "ffn_gate_inp_shexp.weight",
+        LayerTensor::DeltaZ => "attn_gate.weight",
+        LayerTensor::DeltaB => "ssm_beta.weight",
+        LayerTensor::DeltaA => "ssm_alpha.weight",
+        LayerTensor::DeltaConv => "ssm_conv1d.weight",
+        LayerTensor::DeltaDecay => "ssm_a",
+        LayerTensor::DeltaDecayBias => "ssm_dt.bias",
+        LayerTensor::DeltaNorm => "ssm_norm.weight",
+        LayerTensor::DeltaOut => "ssm_out.weight",
+        LayerTensor::ConvIn => "shortconv.in_proj.weight",
+        LayerTensor::ConvInBias => "shortconv.in_proj.bias",
+        LayerTensor::Conv => "shortconv.conv.weight",
+        LayerTensor::ConvBias => "shortconv.conv.bias",
+        LayerTensor::ConvOut => "shortconv.out_proj.weight",
+        LayerTensor::ConvOutBias => "shortconv.out_proj.bias",
         LayerTensor::OutputGate
         | LayerTensor::DeltaQ
         | LayerTensor::DeltaK
-        | LayerTensor::DeltaV
-        | LayerTensor::DeltaZ
-        | LayerTensor::DeltaB
-        | LayerTensor::DeltaA
-        | LayerTensor::DeltaConv
-        | LayerTensor::DeltaDecay
-        | LayerTensor::DeltaDecayBias
-        | LayerTensor::DeltaNorm
-        | LayerTensor::DeltaOut
-        | LayerTensor::ConvIn
-        | LayerTensor::ConvInBias
-        | LayerTensor::Conv
-        | LayerTensor::ConvBias
-        | LayerTensor::ConvOut
-        | LayerTensor::ConvOutBias => {
-            unreachable!("no family of GGUF files has gated attention or recurrent layers yet")
+        | LayerTensor::DeltaV => {
+            unreachable!("a family that has it says what it lies in")
         }
     };
-    StoredTensor::own(tensor, format!("blk.{layer}.{part}"))
+    StoredTensor::own_matrix(tensor, format!("blk.{layer}.{part}"))
 }

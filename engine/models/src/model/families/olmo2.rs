@@ -1,8 +1,10 @@
-//! OLMo 2: norms after attention and MLP, and of whole Q and K projections.
+//! OLMo 2: norms after attention and MLP, and of whole Q and K projections. GGUF files of its
+//! architecture may be OLMo 3's: they have windows.
 
 use ebb_kernels::model::{ModelSpec, NormPlace, QkNorm, UniformModel};
 
-use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
+use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf, olmo3};
+use crate::model::gguf::config::{SLIDING_BASE, WINDOW_PATTERN};
 use crate::model::hf::config::HfDefaults;
 
 pub(super) static FAMILY: Family = Family {
@@ -20,12 +22,17 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {
         architecture: "olmo2",
-        keys: &[],
+        keys: &[WINDOW_PATTERN, SLIDING_BASE],
         spec: |config| {
-            // OLMo 3's files are of this architecture, too, and do not say which layers have
-            // windows.
-            config.refuse_window("none; OLMo 3 is read from Hugging Face checkpoints")?;
-            Ok(spec(config.uniform()?))
+            let mut spec = spec(config.uniform()?);
+            if let Some(window) = config.window()? {
+                // It is OLMo 3. The last is that of the layers with windows.
+                let base = config.number("rope.freq_base")?.unwrap_or(10_000.0);
+                let rope = config.sliding_rope(spec.heads().head_dim, base.into())?;
+                spec.ropes.push(rope);
+                config.put_windows(&mut spec, Some(window), olmo3::FULL_INTERVAL)?;
+            }
+            Ok(spec)
         },
         tensor: llama_gguf,
         permutes_qk: false,

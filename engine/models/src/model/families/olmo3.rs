@@ -1,10 +1,11 @@
-//! OLMo 3: OLMo 2 with a window in three of four layers, whose RoPE is not scaled.
+//! OLMo 3: OLMo 2 with a window in three of four layers, whose RoPE is not scaled. In GGUF files it
+//! is of the `olmo2` architecture.
 
 use super::{Family, TextType, llama_hf, olmo2};
 use crate::model::hf::config::{HfDefaults, WindowRule};
 
 /// One layer of so many sees everything, unless the configuration says otherwise.
-const FULL_INTERVAL: usize = 4;
+pub(super) const FULL_INTERVAL: usize = 4;
 
 pub(super) static FAMILY: Family = Family {
     name: "olmo3",

@@ -1,13 +1,17 @@
 //! Phi-MoE: LayerNorm, and a sparse mixer of two experts.
 //!
 //! The published Phi-3.5-MoE is refused by name: its output projection has a bias (`lm_head_bias`),
-//! and with its LongRoPE cosine and sine are multiplied by `short_mscale` or `long_mscale`.
+//! and with its LongRoPE cosine and sine are multiplied by `short_mscale` or `long_mscale`. GGUF
+//! files are computed as the Hugging Face model is; llama.cpp has RMSNorm and a plain softmax.
 
-use ebb_kernels::model::{NormKind, Norms, RouterScores, Routing};
+use ebb_kernels::model::{ExpertsSpec, ModelSpec, NormKind, Norms, RouterScores, Routing};
 
-use super::{Family, TextType, mixtral};
+use super::{Family, GgufFamily, TextType, llama_gguf, mixtral};
 use crate::model::experts::put_experts;
 use crate::model::hf::config::{HfDefaults, RopeScalings, WindowRule};
+
+/// How far behind the best expert another may be, unless the configuration says otherwise.
+const JITTER: f64 = 0.01;
 
 pub(super) static FAMILY: Family = Family {
     name: "phimoe",
@@ -31,25 +35,49 @@ pub(super) static FAMILY: Family = Family {
         let mut model = config.uniform(&defaults)?;
         model.qkv_bias = config.bool("attention_bias")?.unwrap_or(false);
         let mut spec = model.spec();
-        spec.norms = Norms {
-            kind: NormKind::Layer,
-            bias: true,
-            ..Norms::default()
-        };
-        for layer in &mut spec.layers {
-            let attention = layer.attention_mut();
-            attention.o_bias = attention.qkv_bias;
-        }
         config.put_windows(&mut spec, WindowRule::Always, |_| true)?;
-        let jitter = config.number("router_jitter_noise")?.unwrap_or(0.01) as f32;
-        let routing = Routing {
-            scores: RouterScores::SparseMixer { jitter },
-            ..Routing::SOFTMAX_OF_CHOSEN
-        };
-        let experts = config.experts("intermediate_size", routing)?;
-        put_experts(&mut spec, &experts, |_| true);
+        let jitter = config.number("router_jitter_noise")?.unwrap_or(JITTER);
+        finish(
+            &mut spec,
+            &config.experts("intermediate_size", routing(jitter))?,
+        );
         Ok(spec)
     },
     hf_tensor: mixtral::hf_tensor,
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "phimoe",
+        keys: &["expert_count", "expert_used_count"],
+        spec: |config| {
+            let mut model = config.uniform()?;
+            model.qkv_bias = config.has_tensor("blk.0.attn_q.bias");
+            let mut spec = model.spec();
+            finish(&mut spec, &config.experts(0, routing(JITTER))?);
+            Ok(spec)
+        },
+        tensor: llama_gguf,
+        permutes_qk: false,
+    }),
 };
+
+fn routing(jitter: f64) -> Routing {
+    Routing {
+        scores: RouterScores::SparseMixer {
+            jitter: jitter as f32,
+        },
+        ..Routing::SOFTMAX_OF_CHOSEN
+    }
+}
+
+/// What the configurations of all files have in common.
+fn finish(spec: &mut ModelSpec, experts: &ExpertsSpec) {
+    spec.norms = Norms {
+        kind: NormKind::Layer,
+        bias: true,
+        ..Norms::default()
+    };
+    for layer in &mut spec.layers {
+        let attention = layer.attention_mut();
+        attention.o_bias = attention.qkv_bias;
+    }
+    put_experts(spec, experts, |_| true);
+}

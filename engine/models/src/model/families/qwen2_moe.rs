@@ -8,7 +8,8 @@ use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
 use crate::model::hf::config::{HfDefaults, WindowRule};
 
-const GGUF_SHARED: &str = "expert_shared_feed_forward_length";
+/// The key of how wide the expert is that every token goes through.
+pub(super) const GGUF_SHARED: &str = "expert_shared_feed_forward_length";
 
 pub(super) static FAMILY: Family = Family {
     name: "qwen2_moe",

@@ -1,6 +1,7 @@
 //! Qwen3.5-MoE and Qwen3.6-MoE, the language model: Qwen3.5 with experts.
 
-use super::{Family, TextType, qwen3_5_text, qwen3_next};
+use super::qwen3_next_gguf::{KEYS, gguf_spec, gguf_tensor, put_gguf_experts};
+use super::{Family, GgufFamily, TextType, qwen3_5_text, qwen3_next};
 
 pub(super) static FAMILY: Family = Family {
     name: "qwen3_5_moe_text",
@@ -26,5 +27,16 @@ pub(super) static FAMILY: Family = Family {
         Ok(spec)
     },
     hf_tensor: qwen3_5_text::hf_tensor,
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "qwen35moe",
+        keys: KEYS,
+        spec: |config| {
+            let mut spec = gguf_spec(config)?;
+            put_gguf_experts(config, &mut spec)?;
+            Ok(spec)
+        },
+        // As in Qwen3.5.
+        tensor: |name| gguf_tensor(name).heads_in_turn(),
+        permutes_qk: false,
+    }),
 };

@@ -2,7 +2,8 @@
 
 use ebb_kernels::model::{LayerTensor, TensorName};
 
-use super::{Family, StoredTensor, TextType, qwen3_next};
+use super::qwen3_next_gguf::{DENSE_KEYS, gguf_spec, gguf_tensor};
+use super::{Family, GgufFamily, StoredTensor, TextType, qwen3_next};
 
 const QKV: &[LayerTensor] = &[
     LayerTensor::DeltaQ,
@@ -28,7 +29,14 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: qwen3_next::hybrid,
     hf_tensor,
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "qwen35",
+        keys: DENSE_KEYS,
+        spec: gguf_spec,
+        // Converters put value heads in turn, as llama.cpp repeats heads of keys.
+        tensor: |name| gguf_tensor(name).heads_in_turn(),
+        permutes_qk: false,
+    }),
 };
 
 pub(super) fn hf_tensor(name: TensorName) -> StoredTensor {

@@ -3,17 +3,19 @@
 
 use ebb_kernels::model::{
     Activation, GatedDeltaSpec, LayerTensor, Mixer, ModelSpec, QkNorm, RecurrentSpec, TensorName,
+    UniformModel,
 };
 
-use super::{Family, StoredTensor, TextType, llama_hf};
+use super::qwen3_next_gguf::{KEYS, NEXT, gguf_spec, gguf_tensor, put_gguf_experts};
+use super::{Family, GgufFamily, StoredTensor, TextType, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::hf::config::{HfConfig, HfDefaults};
 
 /// One layer of so many has attention, unless the configuration says otherwise.
-const FULL_INTERVAL: usize = 4;
+pub(super) const FULL_INTERVAL: usize = 4;
 
-const Q: &[LayerTensor] = &[LayerTensor::Q, LayerTensor::OutputGate];
-const QKVZ: &[LayerTensor] = &[
+pub(super) const Q: &[LayerTensor] = &[LayerTensor::Q, LayerTensor::OutputGate];
+pub(super) const QKVZ: &[LayerTensor] = &[
     LayerTensor::DeltaQ,
     LayerTensor::DeltaK,
     LayerTensor::DeltaV,
@@ -58,7 +60,22 @@ pub(super) static FAMILY: Family = Family {
             _ => gated_hf(name),
         }
     },
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: NEXT,
+        keys: KEYS,
+        spec: |config| {
+            let mut spec = gguf_spec(config)?;
+            put_gguf_experts(config, &mut spec)?;
+            Ok(spec)
+        },
+        tensor: |name| match name {
+            TensorName::Layer(layer, part) if BA.contains(&part) => {
+                StoredTensor::by_head(name, format!("blk.{layer}.ssm_ba.weight"), BA)
+            }
+            _ => gguf_tensor(name),
+        },
+        permutes_qk: false,
+    }),
 };
 
 /// Layers of the delta rule between layers of gated attention, norms whose weights count from 1.
@@ -77,8 +94,6 @@ pub(super) fn hybrid(config: &HfConfig) -> Result<ModelSpec, Refusal> {
         return Err(Refusal::unsupported("hidden_act", found, "silu"));
     }
     model.qk_norm = QkNorm::PerHead;
-    let mut spec = model.spec();
-    spec.norms.from_one = true;
     let delta = GatedDeltaSpec {
         k_heads: config.required_size("linear_num_key_heads")?,
         v_heads: config.required_size("linear_num_value_heads")?,
@@ -86,18 +101,25 @@ pub(super) fn hybrid(config: &HfConfig) -> Result<ModelSpec, Refusal> {
         v_dim: config.required_size("linear_value_head_dim")?,
         taps: config.required_size("linear_conv_kernel_dim")?,
     };
-    let layers = spec.layers.len();
+    let layers = model.layers;
     let interval = config.interval("full_attention_interval", FULL_INTERVAL)?;
     let by_interval = || (1..=layers).map(|layer| layer % interval == 0).collect();
     let attention = config.attention_layers(layers, "linear_attention")?;
     let attention: Vec<_> = attention.unwrap_or_else(by_interval);
+    Ok(spec(model, delta, &attention))
+}
+
+/// A model whose layers have gated attention or else the delta rule.
+pub(super) fn spec(model: UniformModel, delta: GatedDeltaSpec, attention: &[bool]) -> ModelSpec {
+    let mut spec = model.spec();
+    spec.norms.from_one = true;
     for (layer, has_attention) in spec.layers.iter_mut().zip(attention) {
         match has_attention {
             true => layer.attention_mut().output_gate = true,
             false => layer.mixer = Mixer::Recurrent(RecurrentSpec::GatedDelta(delta)),
         }
     }
-    Ok(spec)
+    spec
 }
 
 /// Names of checkpoints whose queries lie beside what opens attention's output.

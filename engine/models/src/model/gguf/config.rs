@@ -1,5 +1,7 @@
 //! A GGUF file's `{architecture}.*` keys → the shapes and constants of the model.
 
+use std::cell::RefCell;
+
 use ebb_kernels::model::{
     ExpertsSpec, LayerTensor, ModelSpec, Rope, Routing, TensorName, UniformModel,
 };
@@ -19,14 +21,31 @@ use crate::model::window::put_windows;
 /// ([`GgufConfig::put_windows`]): one layer of so many has none.
 pub(crate) const WINDOW_PATTERN: &str = "attention.sliding_window_pattern";
 
+/// The key of an architecture whose layers with windows may have a RoPE base of their own
+/// ([`GgufConfig::sliding_rope`]).
+pub(crate) const SLIDING_BASE: &str = "rope.freq_base_swa";
+
 /// The key of an architecture whose norms are LayerNorm.
 pub(crate) const LAYER_NORM_EPS: &str = "attention.layer_norm_epsilon";
+
+/// The key of an architecture whose layers without heads of keys mix tokens by a short convolution:
+/// the tokens that it sees.
+pub(crate) const SHORT_CONV_TAPS: &str = "shortconv.l_cache";
+
+/// The key of how wide experts are. Files of an architecture that has it need not say how wide
+/// dense MLPs would be.
+pub(crate) const EXPERT_WIDTH: &str = "expert_feed_forward_length";
+
+/// The key of a number of heads of keys and values.
+const KV_HEADS: &str = "attention.head_count_kv";
 
 /// What the metadata say of the computation.
 pub(crate) struct GgufModel {
     pub(crate) family: &'static Family,
     pub(crate) names: &'static GgufFamily,
     pub(crate) spec: ModelSpec,
+    /// Sentences for the user.
+    pub(crate) notes: Vec<String>,
 }
 
 /// Reads the architecture, refusing every key that is not understood.
@@ -39,7 +58,12 @@ pub(crate) fn read_config(file: &GgufFile) -> Result<GgufModel, Refusal> {
         own: names.keys,
     };
     keys.refuse_unknown()?;
-    let config = GgufConfig { keys, file, names };
+    let config = GgufConfig {
+        keys,
+        file,
+        names,
+        notes: RefCell::default(),
+    };
     let mut spec = (names.spec)(&config)?;
     if !names.keys.contains(&WINDOW_PATTERN) {
         put_windows(&mut spec, config.window()?, |_| true);
@@ -48,6 +72,7 @@ pub(crate) fn read_config(file: &GgufFile) -> Result<GgufModel, Refusal> {
         family,
         names,
         spec: check_spec(spec)?,
+        notes: config.notes.into_inner(),
     })
 }
 
@@ -65,7 +90,7 @@ fn family(metadata: &GgufMetadata) -> Result<(&'static Family, &'static GgufFami
         let known: Vec<_> = known.map(|gguf| gguf.architecture).collect();
         let supported = known
             .join(", ")
-            .replace("llama,", "llama (also for Mistral),");
+            .replace("llama,", "llama (also for Mistral and Mixtral),");
         Refusal::unsupported(ARCHITECTURE, format!("{architecture:?}"), &supported)
     })
 }
@@ -75,12 +100,18 @@ pub(crate) struct GgufConfig<'a> {
     keys: Keys<'a>,
     file: &'a GgufFile,
     names: &'static GgufFamily,
+    notes: RefCell<Vec<String>>,
 }
 
 impl GgufConfig<'_> {
     /// Whether the file has a tensor of this name.
     pub(crate) fn has_tensor(&self, name: &str) -> bool {
         self.file.tensor(name).is_some()
+    }
+
+    /// A key with the architecture's name in front.
+    pub(crate) fn name(&self, key: &str) -> String {
+        self.keys.name(key)
     }
 
     /// A number under the architecture's name.
@@ -105,23 +136,78 @@ impl GgufConfig<'_> {
         window: Option<usize>,
         interval: usize,
     ) -> Result<Vec<bool>, Refusal> {
-        let interval = self.size(WINDOW_PATTERN)?.unwrap_or(interval);
-        if interval == 0 {
-            let name = self.keys.name(WINDOW_PATTERN);
-            return Err(Refusal::invalid(name, 0, "a number of layers above 0"));
-        }
-        let layers = 1..=spec.layers.len();
-        let sliding: Vec<_> = layers
-            .map(|layer| window.is_some() && layer % interval != 0)
-            .collect();
+        let layers = spec.layers.len();
+        let sliding = match self.keys.flags(WINDOW_PATTERN, layers)? {
+            Some(sliding) => sliding,
+            None => self.all_but_every(WINDOW_PATTERN, interval, layers)?,
+        };
+        let sliding: Vec<_> = sliding.iter().map(|s| *s && window.is_some()).collect();
         put_windows(spec, window, |layer| sliding[layer]);
         Ok(sliding)
+    }
+
+    /// Which of `layers` are not the last of an interval: of so many as the file says, else
+    /// `interval`.
+    pub(crate) fn all_but_every(
+        &self,
+        key: &str,
+        interval: usize,
+        layers: usize,
+    ) -> Result<Vec<bool>, Refusal> {
+        match self.size(key)?.unwrap_or(interval) {
+            0 => {
+                let name = self.keys.name(key);
+                Err(Refusal::invalid(name, 0, "a number of layers above 0"))
+            }
+            interval => Ok((1..=layers).map(|layer| layer % interval != 0).collect()),
+        }
+    }
+
+    /// True or false for each of `layers`, if the file has a list of them.
+    pub(crate) fn flags(&self, key: &str, layers: usize) -> Result<Option<Vec<bool>>, Refusal> {
+        self.keys.flags(key, layers)
+    }
+
+    /// Whole numbers under the architecture's name, if the file has a list of them.
+    pub(crate) fn integers(&self, key: &str) -> Result<Option<Vec<i32>>, Refusal> {
+        self.keys.integers(key)
+    }
+
+    /// Which of `layers` have heads of keys: all of them, unless the file says 0 for some.
+    pub(crate) fn layers_with_keys(&self, layers: usize) -> Result<Vec<bool>, Refusal> {
+        match self.integers(KV_HEADS)? {
+            None => Ok(vec![true; layers]),
+            Some(heads) if heads.len() == layers => Ok(heads.iter().map(|n| *n != 0).collect()),
+            Some(heads) => {
+                let expected = format!("one number for each of {layers} layers");
+                let found = format!("{} numbers", heads.len());
+                Err(Refusal::invalid(self.keys.name(KV_HEADS), found, expected))
+            }
+        }
+    }
+
+    /// A size under the architecture's name that has to be there.
+    pub(crate) fn required_size(&self, key: &str) -> Result<usize, Refusal> {
+        self.keys.size(key)
+    }
+
+    /// Limits a context to what comes before something that is not computed. A note says so:
+    /// `reason` goes on after "because".
+    pub(crate) fn limit_context(&self, spec: &mut ModelSpec, positions: usize, reason: &str) {
+        if positions >= spec.max_positions {
+            return;
+        }
+        let context = std::mem::replace(&mut spec.max_positions, positions);
+        self.notes.borrow_mut().push(format!(
+            "the context is limited to {positions} of the model's {context} tokens, because \
+             {reason}"
+        ));
     }
 
     /// The RoPE of layers with windows, where it is not that of the others: not scaled, and its
     /// base is `base` unless the file says otherwise.
     pub(crate) fn sliding_rope(&self, head_dim: usize, base: f64) -> Result<Rope, Refusal> {
-        let found = self.number("rope.freq_base_swa")?;
+        let found = self.number(SLIDING_BASE)?;
         rope(found.map_or(base, f64::from), head_dim, &Scaling::None)
     }
 
@@ -152,7 +238,7 @@ impl GgufConfig<'_> {
     pub(crate) fn experts(&self, layer: usize, routing: Routing) -> Result<ExpertsSpec, Refusal> {
         let gate = TensorName::Layer(layer, LayerTensor::ExpertGate);
         let gate = (self.names.tensor)(gate).name;
-        let width = match self.size("expert_feed_forward_length")? {
+        let width = match self.size(EXPERT_WIDTH)? {
             Some(width) => width,
             None => match self.file.tensor(&gate).map(|tensor| &tensor.shape[..]) {
                 Some([_, width, _]) => *width,
@@ -217,7 +303,17 @@ impl GgufConfig<'_> {
         });
         let base = keys.metadata.f32(&keys.name("rope.freq_base"))?;
         let q_heads = self.q_heads()?;
-        let kv_heads = keys.per_layer_size("attention.head_count_kv")?;
+        let has_layers_without = keys.own.contains(&SHORT_CONV_TAPS);
+        let kv_heads = match keys.integers(KV_HEADS)? {
+            Some(mut heads) if has_layers_without => {
+                heads.retain(|heads| *heads != 0);
+                match heads.is_empty() {
+                    true => None,
+                    false => keys.same_size(KV_HEADS, &heads)?,
+                }
+            }
+            _ => keys.per_layer_size(KV_HEADS)?,
+        };
         let lm_head = (self.names.tensor)(TensorName::LmHead).name;
         Ok(UniformModel {
             hidden: keys.size("embedding_length")?,
@@ -225,9 +321,7 @@ impl GgufConfig<'_> {
             q_heads,
             kv_heads: kv_heads.unwrap_or(q_heads),
             head_dim: self.head_dim()?,
-            intermediate: keys
-                .per_layer_size("feed_forward_length")?
-                .ok_or_else(|| Refusal::Missing(keys.name("feed_forward_length")))?,
+            intermediate: self.intermediate()?,
             vocab: self.vocab()?,
             norm_eps: required(keys.metadata.f32(&eps)?, &eps, "the model")?,
             rope: rope(base.unwrap_or(10_000.0).into(), rotary_dim, scaling)?,
@@ -235,6 +329,16 @@ impl GgufConfig<'_> {
             max_positions,
             ..UniformModel::default()
         })
+    }
+
+    /// Rows of a dense MLP's gate. No layer may have one, and then files need not say it.
+    fn intermediate(&self) -> Result<usize, Refusal> {
+        const KEY: &str = "feed_forward_length";
+        match self.keys.per_layer_size(KEY)? {
+            Some(rows) => Ok(rows),
+            None if self.keys.own.contains(&EXPERT_WIDTH) => self.keys.size(EXPERT_WIDTH),
+            None => Err(Refusal::Missing(self.keys.name(KEY))),
+        }
     }
 
     fn q_heads(&self) -> Result<usize, Refusal> {
@@ -285,15 +389,6 @@ impl GgufConfig<'_> {
                 format!("{rows}, the rows of `{embedding}`"),
             )),
             _ => Ok(rows),
-        }
-    }
-
-    /// Refuses attention windows; `supported` ends the sentence.
-    pub(crate) fn refuse_window(&self, supported: &str) -> Result<(), Refusal> {
-        let name = self.keys.name("attention.sliding_window");
-        match self.window()? {
-            Some(window) => Err(Refusal::unsupported(name, window, supported)),
-            None => Ok(()),
         }
     }
 

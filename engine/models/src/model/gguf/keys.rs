@@ -5,7 +5,7 @@ use super::value::GgufValue;
 use crate::model::error::Refusal;
 
 /// Keys under the architecture's name that are read.
-const READ: [&str; 17] = [
+const READ: [&str; 21] = [
     "block_count",
     "context_length",
     "embedding_length",
@@ -23,17 +23,19 @@ const READ: [&str; 17] = [
     "rope.scaling.type",
     "rope.scaling.factor",
     "rope.scaling.original_context_length",
+    "rope.scaling.yarn_attn_factor",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+    "rope.scaling.yarn_log_multiplier",
 ];
 /// Keys that say nothing about the computation.
 const SILENT: [&str; 2] = ["tensor_data_layout", "rope.scaling.finetuned"];
 /// Keys that are understood at one value, at which they change nothing.
-const NEUTRAL: [(&str, f32); 6] = [
+const NEUTRAL: [(&str, f32); 4] = [
     ("expert_count", 0.0),
     ("expert_used_count", 0.0),
     ("rope.scaling.attn_factor", 1.0),
-    ("rope.scaling.yarn_attn_factor", 1.0),
-    ("rope.scaling.yarn_beta_fast", 32.0),
-    ("rope.scaling.yarn_beta_slow", 1.0),
+    ("rope.scaling.yarn_ext_factor", 1.0),
 ];
 
 /// The keys under the architecture's name.
@@ -83,23 +85,53 @@ impl Keys<'_> {
 
     /// A size that may be written once, or once for each layer if all are the same.
     pub(super) fn per_layer_size(&self, key: &str) -> Result<Option<usize>, Refusal> {
-        let name = self.name(key);
-        let Some(GgufValue::Array(array)) = self.metadata.get(&name) else {
-            return Ok(self.metadata.u32(&name)?.map(|size| size as usize));
-        };
-        let sizes = self.metadata.i32s(&name)?.unwrap_or_default();
+        match self.integers(key)? {
+            Some(sizes) => self.same_size(key, &sizes),
+            None => {
+                let size = self.metadata.u32(&self.name(key))?;
+                Ok(size.map(|size| size as usize))
+            }
+        }
+    }
+
+    /// The size that all layers have.
+    pub(super) fn same_size(&self, key: &str, sizes: &[i32]) -> Result<Option<usize>, Refusal> {
         match sizes.split_first() {
             Some((first, rest)) if *first >= 0 && rest.iter().all(|size| size == first) => {
                 Ok(Some(*first as usize))
             }
             _ => {
-                let found = format!("{} values that differ", array.len());
+                let found = format!("{} values that differ", sizes.len());
                 Err(Refusal::unsupported(
-                    name,
+                    self.name(key),
                     found,
                     "the same value for every layer",
                 ))
             }
         }
+    }
+
+    /// Whole numbers, if the value is a list.
+    pub(super) fn integers(&self, key: &str) -> Result<Option<Vec<i32>>, Refusal> {
+        let name = self.name(key);
+        match self.metadata.get(&name) {
+            Some(GgufValue::Array(_)) => Ok(self.metadata.i32s(&name)?),
+            _ => Ok(None),
+        }
+    }
+
+    /// True or false for each of `layers`, if the value is a list.
+    pub(super) fn flags(&self, key: &str, layers: usize) -> Result<Option<Vec<bool>>, Refusal> {
+        let name = self.name(key);
+        let Some(GgufValue::Array(_)) = self.metadata.get(&name) else {
+            return Ok(None);
+        };
+        let flags = self.metadata.flags(&name)?.unwrap_or_default();
+        if flags.len() != layers {
+            let found = format!("{} long", flags.len());
+            let expected = format!("one element for each of {layers} layers");
+            return Err(Refusal::invalid(name, found, expected));
+        }
+        Ok(Some(flags))
     }
 }

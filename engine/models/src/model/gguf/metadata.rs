@@ -109,6 +109,20 @@ impl GgufMetadata {
         })
     }
 
+    /// An array of booleans, or of whole numbers that stand for them, copied.
+    ///
+    /// # Errors
+    /// [`GgufError::Value`] when the value is not such an array.
+    pub fn flags(&self, key: &str) -> Result<Option<Vec<bool>>, GgufError> {
+        let expected = "an array of true or false, or of 1 or 0";
+        self.elements(key, expected, |value| match value {
+            GgufValue::Bool(flag) => Ok(flag),
+            GgufValue::Int(0) => Ok(false),
+            GgufValue::Int(1) => Ok(true),
+            other => Err(other),
+        })
+    }
+
     /// An array of numbers, copied.
     ///
     /// # Errors

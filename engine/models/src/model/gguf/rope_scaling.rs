@@ -11,6 +11,16 @@ const ROPE_FACTORS: &str = "rope_freqs.weight";
 /// Those of LongRoPE, for short contexts and for long ones, `[rotary_dim / 2]` each.
 const LONG_ROPE_FACTORS: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
 
+// YaRN's keys.
+const ATTN_FACTOR: &str = "rope.scaling.yarn_attn_factor";
+const BETA_FAST: &str = "rope.scaling.yarn_beta_fast";
+const BETA_SLOW: &str = "rope.scaling.yarn_beta_slow";
+const LOG_MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
+
+/// Architectures whose YaRN goes from keeping frequencies to dividing them between channels that
+/// are not rounded (`truncate` in Hugging Face's form): files do not say so.
+const NOT_TRUNCATED: [&str; 1] = ["gpt-oss"];
+
 /// Whether a tensor holds frequency factors and no weights.
 pub(super) fn is_rope_factors(name: &str) -> bool {
     name == ROPE_FACTORS || LONG_ROPE_FACTORS.contains(&name)
@@ -97,7 +107,7 @@ pub(super) fn scaling(
                 Some(positions) => positions as usize,
                 None => keys.size("context_length")?,
             };
-            Scaling::Yarn(Yarn::new(needed(factor)?, original.max(1) as f64))
+            Scaling::Yarn(yarn(keys, needed(factor)?, original.max(1) as f64)?)
         }
         (Some(other), _) => {
             let supported = "none, linear, yarn, and Llama 3's factors in rope_freqs.weight";
@@ -111,6 +121,7 @@ pub(super) fn scaling(
     let positions = if let Scaling::Yarn(yarn) = &scaling {
         Some(yarn.positions())
     } else {
+        refuse_yarn(keys)?;
         None
     };
     match (scaling, rope_factors(ROPE_FACTORS, file, head_dim)?) {
@@ -125,6 +136,63 @@ pub(super) fn scaling(
             ))
         }
     }
+}
+
+/// YaRN by its keys. Its multiplier is one by itself (`yarn_attn_factor`; 1 stands for none), or
+/// what is left of it where scores are multiplied by another (`yarn_log_multiplier`).
+fn yarn(keys: &Keys<'_>, factor: f64, original_positions: f64) -> Result<Yarn, Refusal> {
+    let above_0 = |key: &str| {
+        let name = keys.name(key);
+        match keys.metadata.f32(&name)? {
+            Some(found) if found <= 0.0 => Err(Refusal::invalid(name, found, "a number above 0")),
+            found => Ok(found.map(f64::from)),
+        }
+    };
+    let mut yarn = Yarn::new(factor, original_positions);
+    yarn.truncate = !NOT_TRUNCATED.contains(&keys.prefix);
+    if let Some(fast) = above_0(BETA_FAST)? {
+        yarn.beta_fast = fast;
+    }
+    if let Some(slow) = above_0(BETA_SLOW)? {
+        yarn.beta_slow = slow;
+    }
+    if yarn.beta_fast <= yarn.beta_slow {
+        let field = keys.name(BETA_FAST);
+        let expected = format!("more than yarn_beta_slow, {}", yarn.beta_slow);
+        return Err(Refusal::invalid(field, yarn.beta_fast, expected));
+    }
+    let of_scores = keys.metadata.f32(&keys.name(LOG_MULTIPLIER))?;
+    if let Some(mscale) = of_scores.filter(|mscale| *mscale != 0.0) {
+        if mscale < 0.0 {
+            let name = keys.name(LOG_MULTIPLIER);
+            return Err(Refusal::invalid(name, mscale, "a number from 0"));
+        }
+        yarn.attention_factor /= Yarn::attention(factor, mscale.into());
+    }
+    let own = above_0(ATTN_FACTOR)?;
+    if let Some(attention_factor) = own.filter(|own| *own != 1.0) {
+        yarn.attention_factor = attention_factor;
+    }
+    Ok(yarn)
+}
+
+/// Refuses YaRN's keys beside another scaling, but for values at which they change nothing.
+fn refuse_yarn(keys: &Keys<'_>) -> Result<(), Refusal> {
+    for (key, neutral) in [
+        (ATTN_FACTOR, 1.0),
+        (BETA_FAST, 32.0),
+        (BETA_SLOW, 1.0),
+        (LOG_MULTIPLIER, 0.0),
+    ] {
+        let name = keys.name(key);
+        if let Some(found) = keys.metadata.f32(&name)?
+            && found != neutral
+        {
+            let supported = format!("{neutral}, but for the scaling yarn");
+            return Err(Refusal::unsupported(name, found, &supported));
+        }
+    }
+    Ok(())
 }
 
 /// The contents of a tensor of factors.

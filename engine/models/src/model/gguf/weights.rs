@@ -15,7 +15,8 @@ use super::rope_scaling::is_rope_factors;
 use crate::model::error::{ModelError, Refusal};
 use crate::model::families::{GgufFamily, RowOrder, StoredTensor};
 use crate::model::tensors::{
-    TensorTable, TensorsInOne, check_packed, check_tensors, fill_halves, fill_rows, row_width,
+    TensorTable, TensorsInOne, check_packed, check_tensors, exact_values, fill_rows, row_width,
+    split_in_halves,
 };
 
 /// The weights of a GGUF model, decoded or packed as they are read.
@@ -43,32 +44,36 @@ impl GgufWeights {
             layers: spec.layers.len(),
         };
         check_tensors(spec, &table)?;
+        let in_one = TensorsInOne::new(spec, |name| place(&file, family, name).name);
         Ok(Self {
             file,
             path,
             family,
             spec: spec.clone(),
-            in_one: Arc::new(TensorsInOne::new(spec, |name| (family.tensor)(name).name)),
+            in_one: Arc::new(in_one),
         })
     }
 
-    /// A tensor, and the row of it that a named one begins with.
-    fn find(&self, name: TensorName) -> Result<(&GgufTensor, usize), ModelError> {
-        let stored = (self.family.tensor)(name);
-        match self.file.tensor(&stored.name) {
-            Some(tensor) => Ok((tensor, stored.first_row(&self.spec))),
-            None => Err(Refusal::MissingTensor(stored.name).at(&self.path)),
+    /// Where a tensor lies, and what is stored there.
+    fn find(&self, name: TensorName) -> Result<(StoredTensor, &GgufTensor), ModelError> {
+        let place = place(&self.file, self.family, name);
+        match self.file.tensor(&place.name) {
+            Some(tensor) => Ok((place, tensor)),
+            None => Err(Refusal::MissingTensor(place.name).at(&self.path)),
         }
     }
+}
 
-    /// The order of rows that the file has in another one: converters permute for interleaved RoPE.
-    fn permuted(&self, name: TensorName) -> Option<RowOrder> {
-        use LayerTensor as L;
-        let TensorName::Layer(layer, L::Q | L::K | L::QBias | L::KBias) = name else {
-            return None;
-        };
-        let permuted = self.family.permutes_qk;
-        permuted.then(|| RowOrder::of(&self.spec, layer))
+/// Where a file has a tensor.
+fn place(file: &GgufFile, family: &GgufFamily, name: TensorName) -> StoredTensor {
+    let place = family.stored(name);
+    match family.stored_before(name) {
+        Some(before)
+            if file.tensor(&place.name).is_none() && file.tensor(&before.name).is_some() =>
+        {
+            before
+        }
+        _ => place,
     }
 }
 
@@ -83,6 +88,27 @@ fn weights_from_one(kind: GgmlType, data: &[u8], out: &mut [bf16]) {
     dequantize(kind, data, out);
     for value in out {
         *value = bf16::from_f32(value.to_f32() - 1.0);
+    }
+}
+
+/// The logarithms of decays, of which converters write `-exp`.
+fn logarithms(file_name: &str, decays: &mut [f32]) -> Result<(), Refusal> {
+    for decay in decays {
+        let logarithm = f64::from(-*decay).ln();
+        if !logarithm.is_finite() {
+            let expected = "numbers below 0, minus the rates of decay";
+            return Err(Refusal::invalid(file_name, *decay, expected));
+        }
+        *decay = logarithm as f32;
+    }
+    Ok(())
+}
+
+/// Puts values into the model's order.
+fn put_in_order<T: Copy>(values: &mut [T], order: RowOrder) {
+    let stored = values.to_vec();
+    for (row, value) in values.iter_mut().enumerate() {
+        *value = stored[order.stored(row)];
     }
 }
 
@@ -109,7 +135,7 @@ impl Table<'_> {
 
 impl TensorTable for Table<'_> {
     fn stored(&self, name: TensorName) -> StoredTensor {
-        (self.family.tensor)(name)
+        place(self.file, self.family, name)
     }
 
     fn shape(&self, file_name: &str) -> Option<&[usize]> {
@@ -141,52 +167,21 @@ impl WeightSource for GgufWeights {
         first_row: usize,
         out: &mut [bf16],
     ) -> Result<(), ModelError> {
-        let (tensor, first) = self.find(name)?;
-        let (first_row, file_name) = (first_row + first, &tensor.name);
+        let (place, tensor) = self.find(name)?;
         let (kind, data) = (tensor.kind, self.file.data(tensor));
-        if (self.family.tensor)(name).is_in_halves() {
-            let read = fill_halves(file_name, (kind, data), first_row, out);
-            return read.map_err(|refusal| refusal.at(&self.path));
-        }
-        if name.is_norm() && self.spec.norms.from_one {
-            let read = fill_rows(file_name, out.len(), out, |_, values| {
-                weights_from_one(kind, data, values);
-                Ok(())
-            });
-            return read.map_err(|refusal: Refusal| refusal.at(&self.path));
-        }
-        // A vector counts as one row to the reader, but its values are what is permuted.
-        let width = tensor.shape[1..].iter().product::<usize>();
-        let row_bytes = width / kind.block_elements() * kind.block_bytes();
-        let decode_row = |row: usize, values: &mut [bf16]| {
-            dequantize(kind, &data[row * row_bytes..][..row_bytes], values);
-        };
-        let first = if tensor.shape.len() == 1 {
-            0
-        } else {
-            first_row
-        };
-        let read = match self.permuted(name) {
-            Some(order) => fill_rows(file_name, width, out, |row, values| {
-                for (row, values) in (first + row..).zip(values.chunks_exact_mut(width)) {
-                    decode_row(order.stored(row), values);
-                }
-                Ok(())
-            }),
-            None => fill_rows(file_name, row_width(&tensor.shape), out, |row, values| {
-                let from = (first_row + row) * row_width(&tensor.shape);
-                let bytes = |values: usize| values / kind.block_elements() * kind.block_bytes();
-                dequantize(kind, &data[bytes(from)..][..bytes(values.len())], values);
-                Ok(())
-            }),
-        };
-        read.map_err(|refusal: Refusal| refusal.at(&self.path))
+        let read = self.read(name, &place, (kind, data), first_row, out);
+        read.map_err(|refusal| refusal.at(&self.path))
     }
 
     fn packed(&self, name: TensorName) -> Result<Option<WeightFormat>, ModelError> {
-        let (tensor, _) = self.find(name)?;
+        let (place, tensor) = self.find(name)?;
         let is_matrix = tensor.shape.len() >= 2;
-        Ok(packed_format(tensor.kind).filter(|_| is_matrix))
+        // Groups of columns move as a whole or not at all.
+        let unbroken = place.column_order(&self.spec).map(RowOrder::unbroken);
+        let is_whole = |format: &WeightFormat| {
+            unbroken.is_none_or(|columns| columns.is_multiple_of(format.group))
+        };
+        Ok(packed_format(tensor.kind).filter(|format| is_matrix && is_whole(format)))
     }
 
     fn read_packed(
@@ -195,35 +190,102 @@ impl WeightSource for GgufWeights {
         first_row: usize,
         mut out: PackedRows<'_>,
     ) -> Result<(), ModelError> {
-        let (tensor, first) = self.find(name)?;
+        let (place, tensor) = self.find(name)?;
         let (kind, data) = (tensor.kind, self.file.data(tensor));
         let Some(format) = packed_format(kind) else {
             unreachable!("the {name} tensor is not packed");
         };
-        let (first_row, width) = (first_row + first, row_width(&tensor.shape));
+        let width = row_width(&tensor.shape);
         let row_bytes = width / kind.block_elements() * kind.block_bytes();
-        match self.permuted(name) {
-            Some(order) => {
-                for row in 0..out.codes.len() / width {
-                    let from = order.stored(first_row + row) * row_bytes;
-                    let bytes = &data[from..][..row_bytes];
-                    pack(kind, bytes, out.reborrow().slice(&format, width, row, 1));
-                }
-            }
-            None => {
-                let count = out.codes.len() / width;
-                let bytes = &data[first_row * row_bytes..][..count * row_bytes];
-                pack(kind, bytes, out.reborrow());
+        let count = out.codes.len() / width;
+        let mut row = 0;
+        for run in place.runs(&self.spec, first_row, count) {
+            let bytes = &data[run.first * row_bytes..][..run.count * row_bytes];
+            let rows = out.reborrow().slice(&format, width, row, run.count);
+            pack(kind, bytes, rows);
+            row += run.count;
+        }
+        if let Some(order) = place.column_order(&self.spec) {
+            for row in 0..count {
+                let PackedRows {
+                    codes,
+                    scales,
+                    offsets,
+                } = out.reborrow().slice(&format, width, row, 1);
+                put_in_order(codes, order);
+                let groups = order.of_groups(format.group);
+                put_in_order(scales, groups);
+                put_in_order(offsets, groups);
             }
         }
         check_packed(&tensor.name, &format, width, &out).map_err(|refusal| refusal.at(&self.path))
     }
 
     fn done_reading(&self, name: TensorName) {
-        if let Ok((tensor, _)) = self.find(name)
+        if let Ok((_, tensor)) = self.find(name)
             && self.in_one.is_read(name, &tensor.name)
         {
             self.file.done_reading(tensor);
         }
+    }
+}
+
+impl GgufWeights {
+    /// [`WeightSource::read_rows`] of a tensor that lies in `place`, among `data`, encoded as
+    /// `kind`.
+    fn read(
+        &self,
+        name: TensorName,
+        place: &StoredTensor,
+        (kind, data): (GgmlType, &[u8]),
+        first_row: usize,
+        out: &mut [bf16],
+    ) -> Result<(), Refusal> {
+        let file_name = &place.name;
+        let order = place.order(&self.spec);
+        if place.is_in_halves() {
+            let mut exact = exact_values(file_name, (kind, data))?;
+            if matches!(name, TensorName::Layer(_, LayerTensor::DeltaDecay)) {
+                logarithms(file_name, &mut exact)?;
+            }
+            if let Some(order) = order {
+                put_in_order(&mut exact, order);
+            }
+            split_in_halves(&exact, first_row, out);
+            return Ok(());
+        }
+        if name.is_norm() && self.spec.norms.from_one {
+            return fill_rows(file_name, out.len(), out, |_, values| {
+                weights_from_one(kind, data, values);
+                Ok(())
+            });
+        }
+        let shape = name.shape(&self.spec);
+        let width = row_width(&shape);
+        let bytes = |values: usize| values / kind.block_elements() * kind.block_bytes();
+        let read = |first: usize, out: &mut [bf16]| -> Result<(), Refusal> {
+            fill_rows(file_name, width, out, |row, values| {
+                let from = bytes((first + row) * width);
+                dequantize(kind, &data[from..][..bytes(values.len())], values);
+                Ok(())
+            })
+        };
+        // A vector counts as one row, but its values are what lies in another order.
+        if let (Some(order), [_]) = (order, &shape[..]) {
+            read(0, out)?;
+            put_in_order(out, order);
+            return Ok(());
+        }
+        let mut rest = &mut *out;
+        for run in place.runs(&self.spec, first_row, rest.len() / width.max(1)) {
+            let rows;
+            (rows, rest) = rest.split_at_mut(run.count * width);
+            read(run.first, rows)?;
+        }
+        if let Some(order) = place.column_order(&self.spec) {
+            let rows = out.chunks_exact_mut(width);
+            rows.for_each(|row| put_in_order(row, order));
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""Tiny GGUF files of architectures, by an independent writer (PyPI `gguf`, numpy).
+
+    python3 -m venv V && V/bin/pip install gguf==0.19.0
+    V/bin/python gguf_architectures.py ../../../../tests/fuzz/corpus/gguf
+
+Keys, names and shapes are those that llama.cpp's converters write. Matrices are random f16, what
+converters keep in f32 is f32. The files are read by tests/model/converted, and are seeds of the
+fuzz target `gguf`.
+"""
+
+import pathlib
+import sys
+
+import gguf
+import numpy as np
+
+HIDDEN, VOCAB, HEADS, KV_HEADS, HEAD_DIM, ROWS = 16, 16, 2, 1, 8, 16
+EXPERTS, EXPERT_ROWS = 2, 8
+QUERIES, KEYS = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+# Heads of keys and of values, channels of each, and taps of the delta rule.
+K_HEADS, V_HEADS, K_DIM, V_DIM, TAPS = 2, 4, 2, 2, 2
+
+rng = np.random.default_rng(20251127)
+
+
+class File:
+    """A file in the making: the keys that all architectures have, and tensors."""
+
+    def __init__(self, folder, architecture, name, layers):
+        writer = gguf.GGUFWriter(folder / f"of-{name}", architecture)
+        writer.add_type("model")
+        writer.add_block_count(layers)
+        writer.add_context_length(64)
+        writer.add_embedding_length(HIDDEN)
+        writer.add_feed_forward_length(ROWS)
+        writer.add_head_count(HEADS)
+        writer.add_key_length(HEAD_DIM)
+        writer.add_value_length(HEAD_DIM)
+        writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_rope_freq_base(10_000.0)
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("gpt-2")
+        writer.add_token_list(["a", "b", "<|im_end|>"])
+        writer.add_token_types([1, 1, 3])
+        self.writer = writer
+        self.add("token_embd.weight", VOCAB, HIDDEN)
+
+    def add(self, name, *shape, f32=False):
+        values = rng.standard_normal(shape).astype(np.float32) / 4
+        is_matrix = len(shape) > 1 and not f32
+        self.writer.add_tensor(name, values.astype(np.float16) if is_matrix else values)
+
+    def attention(self, block, gated=False, biases=False, norm=None):
+        sizes = {"q": QUERIES * (2 if gated else 1), "k": KEYS, "v": KEYS}
+        for part, rows in sizes.items():
+            self.add(f"{block}.attn_{part}.weight", rows, HIDDEN)
+            if biases:
+                self.add(f"{block}.attn_{part}.bias", rows)
+        self.add(f"{block}.attn_output.weight", HIDDEN, QUERIES)
+        if biases:
+            self.add(f"{block}.attn_output.bias", HIDDEN)
+        if norm == "head":
+            self.add(f"{block}.attn_q_norm.weight", HEAD_DIM)
+            self.add(f"{block}.attn_k_norm.weight", HEAD_DIM)
+        elif norm == "whole":
+            self.add(f"{block}.attn_q_norm.weight", QUERIES)
+            self.add(f"{block}.attn_k_norm.weight", KEYS)
+
+    def delta_rule(self, block, is_next):
+        values = V_HEADS * V_DIM
+        channels = 2 * K_HEADS * K_DIM + values
+        self.add(f"{block}.attn_qkv.weight", channels, HIDDEN)
+        self.add(f"{block}.attn_gate.weight", values, HIDDEN)
+        if is_next:
+            self.add(f"{block}.ssm_ba.weight", 2 * V_HEADS, HIDDEN)
+        else:
+            self.add(f"{block}.ssm_beta.weight", V_HEADS, HIDDEN)
+            self.add(f"{block}.ssm_alpha.weight", V_HEADS, HIDDEN)
+        self.add(f"{block}.ssm_conv1d.weight", channels, TAPS, f32=True)
+        decays = -np.exp(rng.standard_normal(V_HEADS))
+        self.writer.add_tensor(f"{block}.ssm_a", decays.astype(np.float32))
+        self.add(f"{block}.ssm_dt.bias", V_HEADS)
+        self.add(f"{block}.ssm_norm.weight", V_DIM)
+        self.add(f"{block}.ssm_out.weight", HIDDEN, values)
+
+    def convolution(self, block):
+        self.add(f"{block}.shortconv.in_proj.weight", 3 * HIDDEN, HIDDEN)
+        self.add(f"{block}.shortconv.conv.weight", HIDDEN, 3, f32=True)
+        self.add(f"{block}.shortconv.out_proj.weight", HIDDEN, HIDDEN)
+
+    def dense(self, block):
+        self.add(f"{block}.ffn_gate.weight", ROWS, HIDDEN)
+        self.add(f"{block}.ffn_up.weight", ROWS, HIDDEN)
+        self.add(f"{block}.ffn_down.weight", HIDDEN, ROWS)
+
+    def experts(self, block, biases=False, shared=False):
+        self.add(f"{block}.ffn_gate_inp.weight", EXPERTS, HIDDEN, f32=True)
+        shapes = {
+            "gate": (EXPERT_ROWS, HIDDEN),
+            "up": (EXPERT_ROWS, HIDDEN),
+            "down": (HIDDEN, EXPERT_ROWS),
+        }
+        for part, shape in shapes.items():
+            self.add(f"{block}.ffn_{part}_exps.weight", EXPERTS, *shape)
+            if biases:
+                self.add(f"{block}.ffn_{part}_exps.bias", EXPERTS, shape[0], f32=True)
+            if shared:
+                self.add(f"{block}.ffn_{part}_shexp.weight", *shape)
+        if biases:
+            self.add(f"{block}.ffn_gate_inp.bias", EXPERTS)
+        if shared:
+            self.add(f"{block}.ffn_gate_inp_shexp.weight", HIDDEN)
+
+    def norms(self, block, *names, bias=False):
+        for name in names:
+            self.add(f"{block}.{name}.weight", HIDDEN)
+            if bias:
+                self.add(f"{block}.{name}.bias", HIDDEN)
+
+    def yarn(self):
+        self.writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        self.writer.add_rope_scaling_factor(4.0)
+        self.writer.add_rope_scaling_orig_ctx_len(16)
+        self.writer.add_rope_scaling_yarn_beta_fast(32.0)
+        self.writer.add_rope_scaling_yarn_beta_slow(1.0)
+
+    def expert_keys(self, used=1):
+        self.writer.add_expert_count(EXPERTS)
+        self.writer.add_expert_used_count(used)
+
+    def close(self, norm="output_norm", bias=False):
+        self.add(f"{norm}.weight", HIDDEN)
+        if bias:
+            self.add(f"{norm}.bias", HIDDEN)
+        self.writer.write_header_to_file()
+        self.writer.write_kv_data_to_file()
+        self.writer.write_tensors_to_file()
+        self.writer.close()
+
+
+def with_delta_rule(folder, architecture):
+    is_next, has_experts = architecture == "qwen3next", architecture != "qwen35"
+    file = File(folder, architecture, architecture, 2)
+    writer = file.writer
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_ssm_conv_kernel(TAPS)
+    writer.add_ssm_state_size(K_DIM)
+    writer.add_ssm_group_count(K_HEADS)
+    writer.add_ssm_time_step_rank(V_HEADS)
+    writer.add_ssm_inner_size(V_HEADS * V_DIM)
+    writer.add_full_attention_interval(2)
+    writer.add_rope_dimension_count(4)
+    if not is_next:
+        writer.add_rope_dimension_sections([1, 1, 0, 0])
+    if has_experts:
+        file.expert_keys()
+        writer.add_expert_feed_forward_length(EXPERT_ROWS)
+        writer.add_expert_shared_feed_forward_length(EXPERT_ROWS)
+    for layer in range(2):
+        block = f"blk.{layer}"
+        file.norms(block, "attn_norm", "post_attention_norm")
+        if layer == 0:
+            file.delta_rule(block, is_next)
+        else:
+            file.attention(block, gated=True, norm="head")
+        if has_experts:
+            file.experts(block, shared=True)
+        else:
+            file.dense(block)
+    file.close()
+
+
+def lfm2(folder):
+    file = File(folder, "lfm2", "lfm2", 2)
+    file.writer.add_head_count_kv([0, KV_HEADS])
+    file.writer.add_shortconv_l_cache(3)
+    file.writer.add_vocab_size(VOCAB)
+    file.convolution("blk.0")
+    file.attention("blk.1", norm="head")
+    for layer in range(2):
+        file.norms(f"blk.{layer}", "attn_norm", "ffn_norm")
+        file.dense(f"blk.{layer}")
+    file.close("token_embd_norm")
+
+
+def gpt_oss(folder):
+    file = File(folder, "gpt-oss", "gpt-oss", 2)
+    file.writer.add_head_count_kv(KV_HEADS)
+    file.writer.add_sliding_window(8)
+    file.yarn()
+    file.expert_keys()
+    file.writer.add_expert_feed_forward_length(EXPERT_ROWS)
+    for layer in range(2):
+        block = f"blk.{layer}"
+        file.norms(block, "attn_norm", "post_attention_norm")
+        file.attention(block, biases=True)
+        file.add(f"{block}.attn_sinks.weight", HEADS)
+        file.experts(block, biases=True)
+    file.close()
+
+
+def phimoe(folder):
+    file = File(folder, "phimoe", "phimoe", 1)
+    file.writer.add_head_count_kv(KV_HEADS)
+    file.writer.add_rope_dimension_count(HEAD_DIM)
+    file.writer.add_sliding_window(0)
+    file.expert_keys(2)
+    file.norms("blk.0", "attn_norm", "ffn_norm", bias=True)
+    file.attention("blk.0")
+    file.experts("blk.0")
+    file.close(bias=True)
+
+
+def olmo3(folder):
+    file = File(folder, "olmo2", "olmo3", 2)
+    file.writer.add_head_count_kv(KV_HEADS)
+    file.writer.add_sliding_window(8)
+    file.writer.add_sliding_window_pattern([True, False])
+    file.yarn()
+    file.writer.add_rope_scaling_yarn_attn_factor(1.25)
+    for layer in range(2):
+        block = f"blk.{layer}"
+        file.norms(block, "post_attention_norm", "post_ffw_norm")
+        file.attention(block, norm="whole")
+        file.dense(block)
+    file.close()
+
+
+def mistral3(folder):
+    file = File(folder, "mistral3", "mistral3", 1)
+    file.writer.add_head_count_kv(KV_HEADS)
+    file.writer.add_rope_dimension_count(HEAD_DIM)
+    file.writer.add_vocab_size(VOCAB)
+    file.yarn()
+    file.writer.add_rope_scaling_yarn_log_mul(1.0)
+    file.norms("blk.0", "attn_norm", "ffn_norm")
+    file.attention("blk.0")
+    file.dense("blk.0")
+    file.close()
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    for architecture in ("qwen3next", "qwen35", "qwen35moe"):
+        with_delta_rule(folder, architecture)
+    for write in (lfm2, gpt_oss, phimoe, olmo3, mistral3):
+        write(folder)
+
+
+if __name__ == "__main__":
+    main()
