@@ -174,7 +174,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("model_type", nargs="?")
     parser.add_argument("fields", nargs="*")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     torch.set_num_threads(1)
     if args.again:
         before = json.loads(args.again.read_text())
