@@ -84,6 +84,11 @@ __device__ __forceinline__ void route(const RouteParams& p, uint32_t row, float*
     }
     sum = warp_sum(sum);
   }
+  if (p.scores == 0 && p.correction) {
+    // It is one of shares.
+    for (uint32_t e = lane; e < p.experts; e += 32) scores[e] /= sum;
+    sum = 1.f;
+  }
   __syncwarp();
   auto of_choice = [&](uint32_t e) {
     if (!p.correction) return scores[e];

@@ -55,7 +55,8 @@ pub enum ExpertActivation {
 pub struct Routing {
     /// What experts are chosen by.
     pub scores: RouterScores,
-    /// A bias of each expert is added to sigmoids for the choice alone, not for the weights.
+    /// A bias of each expert is added to sigmoids, or to shares of a softmax over all experts, for
+    /// the choice alone, not for the weights.
     pub correction: bool,
     /// Only experts of the best groups are chosen from.
     pub groups: Option<ExpertGroups>,
@@ -129,10 +130,10 @@ impl ExpertsSpec {
                 return refuse("groups with fewer experts than each token goes through");
             }
         }
-        if self.routing.correction && scores != RouterScores::Sigmoid {
-            return refuse("a correction of scores that are not sigmoids");
-        }
         if let RouterScores::SparseMixer { jitter } = scores {
+            if self.routing.correction {
+                return refuse("a correction of a sparse mixer");
+            }
             if self.per_token != 2 || self.routing.groups.is_some() {
                 return refuse("a sparse mixer of other than two experts, or with groups");
             }

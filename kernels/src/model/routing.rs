@@ -28,7 +28,12 @@ pub(crate) fn route(
         RouterScores::Softmax => {
             let top = products.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             products.iter_mut().for_each(|x| *x = (*x - top).exp());
-            let sum: f32 = products.iter().sum();
+            let mut sum: f32 = products.iter().sum();
+            if correction.is_some() {
+                // It is one of shares.
+                products.iter_mut().for_each(|x| *x /= sum);
+                sum = 1.0;
+            }
             choose(spec, products, correction, chosen);
             let of_chosen: f32 = chosen.iter().map(|choice| choice.weight).sum();
             let sum = if routing.renormalised { of_chosen } else { sum };
@@ -206,6 +211,24 @@ mod tests {
     }
 
     #[test]
+    fn a_correction_of_a_softmax_is_one_of_shares() {
+        let e = |x: f64| x.exp();
+        let all = e(1.0) + e(2.0) + e(3.0);
+        // What 1 and 2 lack to the share of 3, and a little more.
+        let lack = |x: f64| ((e(3.0) - e(x)) / all + 1e-3) as f32;
+        let correction = [lack(1.0) + 1e-3, lack(2.0), 0.0];
+        for (renormalised, sum) in [(true, e(1.0) + e(2.0)), (false, all)] {
+            let routing = Routing {
+                correction: true,
+                renormalised,
+                ..Routing::SOFTMAX_OF_CHOSEN
+            };
+            let found = routed(&spec(3, 2, routing), &[1.0, 2.0, 3.0], Some(&correction));
+            assert_near(&found, &[(0, e(1.0) / sum), (1, e(2.0) / sum)]);
+        }
+    }
+
+    #[test]
     fn a_routing_that_is_not_computed_is_refused() {
         let of_chosen = Routing::SOFTMAX_OF_CHOSEN;
         let mixer = Routing {
@@ -217,7 +240,11 @@ mod tests {
             correction: true,
             ..of_chosen
         };
-        for routing in [of_chosen, mixer, sigmoids] {
+        let corrected_shares = Routing {
+            correction: true,
+            ..of_chosen
+        };
+        for routing in [of_chosen, mixer, sigmoids, corrected_shares] {
             assert_eq!(spec(4, 2, routing).validate(), Ok(()));
         }
         let corrected = |routing| Routing {
@@ -229,8 +256,7 @@ mod tests {
             ..mixer
         };
         let refused = [
-            (corrected(of_chosen), "not sigmoids"),
-            (corrected(mixer), "not sigmoids"),
+            (corrected(mixer), "a correction of a sparse mixer"),
             (all, "a sparse mixer whose weights"),
         ];
         for (routing, problem) in refused {

@@ -259,6 +259,10 @@ fn specs() -> Vec<(&'static str, ExpertsSpec)> {
         renormalised: false,
         ..Routing::SOFTMAX_OF_CHOSEN
     };
+    let corrected = Routing {
+        correction: true,
+        ..Routing::SOFTMAX_OF_CHOSEN
+    };
     let mixer = Routing {
         scores: RouterScores::SparseMixer { jitter: 0.1 },
         ..Routing::SOFTMAX_OF_CHOSEN
@@ -278,6 +282,13 @@ fn specs() -> Vec<(&'static str, ExpertsSpec)> {
             ExpertsSpec {
                 routing: grouped,
                 shared: shared(false),
+                ..plain.clone()
+            },
+        ),
+        (
+            "a softmax with a correction",
+            ExpertsSpec {
+                routing: corrected,
                 ..plain.clone()
             },
         ),
