@@ -1,6 +1,6 @@
 """Records a tiny model of tests/golden/models with transformers: models/README.md says what it has.
 
-usage: record_models.py [--norms-around C] [--out FILE] MODEL_TYPE [FIELD=JSON ...]
+usage: record_models.py [--norms-around C] [--seed N] [--out FILE] MODEL_TYPE [FIELD=JSON ...]
        record_models.py --again FILE.json [--out FILE]
 
 The first writes models/MODEL_TYPE.json, of a configuration with small sizes and the fields named.
@@ -23,7 +23,6 @@ MODELS = pathlib.Path(__file__).parent / "models"
 # Prompts are the same in all files.
 PROMPTS = MODELS / "llama.json"
 GREEDY = 16
-SEED = 4
 
 # What a configuration class does not know it keeps, and writes.
 SIZES = {
@@ -171,6 +170,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--again", type=pathlib.Path)
     parser.add_argument("--norms-around", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=4)
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("model_type", nargs="?")
     parser.add_argument("fields", nargs="*")
@@ -188,7 +188,7 @@ def main():
         pairs = [field.split("=", 1) for field in args.fields]
         fields = SIZES | {name: json.loads(value) for name, value in pairs}
         config = transformers.AutoConfig.for_model(args.model_type, **fields)
-        golden = record(args.model_type, config, SEED, args.norms_around)
+        golden = record(args.model_type, config, args.seed, args.norms_around)
         args.out = args.out or MODELS / f"{args.model_type}.json"
     if args.out:
         args.out.write_text(json.dumps(golden, separators=(",", ":")))
