@@ -35,7 +35,8 @@ fn margin(golden: &Value) -> f64 {
 }
 
 fn has_experts(golden: &Value) -> bool {
-    golden["config"].get("num_experts_per_tok").is_some()
+    let mut names = ["num_experts_per_tok", "moe_k"].iter();
+    names.any(|name| golden["config"].get(name).is_some())
 }
 
 fn splitmix64(seed: u64, index: u64) -> u64 {
@@ -311,12 +312,15 @@ macro_rules! golden_models {
 }
 
 golden_models!(
-    cohere2, gemma2, gemma3_text, gemma4_text, glm4, glm4_moe, gpt_oss, granite, granitemoe, lfm2, llama,
-    ministral, mistral, mixtral, olmo2, olmo3, phi3, phimoe, qwen2, qwen2_moe, qwen3,
-    qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, smollm3;
+    afmoe, cohere2, cohere2_moe, cwm, dots1, ernie4_5_moe, exaone4, exaone_moe, flex_olmo,
+    gemma2, gemma3_text, gemma4_text, glm4, glm4_moe, gpt_oss, granite, granitemoe,
+    granitemoe_swa, granitemoeshared, hy_v3, lfm2, lfm2_moe, llama, mellum, minimax_m2,
+    ministral, mistral, mixtral, olmo2, olmo3, olmoe, phi3, phimoe, qwen2, qwen2_moe, qwen3,
+    qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, smollm3, solar_open;
     heads_of_96_channels of "llama__d96";
     heads_of_256_channels of "gemma3_text__d256";
     layers_that_share_keys_and_values of "gemma4_text__shared";
     gated_heads_of_256_channels of "qwen3_5_text__d256";
-    phi3_with_long_rope of "phi3__longrope"
+    phi3_with_long_rope of "phi3__longrope";
+    convolutions_between_attention of "lfm2__conv"
 );

@@ -75,9 +75,10 @@ fn engine(dir: &std::path::Path, mode: Mode, blocks: u64) -> (EngineHandle, Mode
     let model = ebb_models::model::LoadedModel::open(&model).expect("a valid checkpoint");
     let block = model.spec.kv_geometry().block_bytes() as u64;
     let state = (model.spec.state_floats() * size_of::<f32>()) as u64;
-    // States of sequences take at most half of the memory; two are kept for prefixes.
-    let max_running = if state > 0 { 8 } else { 16 };
-    let bytes = blocks * block + (max_running as u64 + 2) * state;
+    // States of sequences take at most half of the memory; two are kept for prefixes. With states,
+    // however small, an engine takes no less than eight blocks.
+    let (max_running, least) = if state > 0 { (8, 8 * block) } else { (16, 0) };
+    let bytes = (blocks * block + (max_running as u64 + 2) * state).max(least);
     let records = model.spec.kv_geometry().records();
     let config = EngineConfig {
         threads: 2,

@@ -427,10 +427,12 @@ fn what_is_not_supported_is_refused_by_name() {
     };
     assert_eq!(
         sentence("model_type", json!("gpt2")),
-        "`model_type` is \"gpt2\", which is not supported; supported: cohere2, gemma2, \
-         gemma3_text, glm4, glm4_moe, gpt_oss, granite, granitemoe, lfm2, llama, ministral, \
-         mistral, mixtral, olmo2, olmo3, phi3, phimoe, qwen2, qwen2_moe, qwen3, \
-         qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, smollm3"
+        "`model_type` is \"gpt2\", which is not supported; supported: \
+         afmoe, cohere2, cohere2_moe, cwm, dots1, ernie4_5_moe, exaone4, exaone_moe, \
+         flex_olmo, gemma2, gemma3_text, glm4, glm4_moe, gpt_oss, granite, granitemoe, \
+         granitemoe_swa, granitemoeshared, hy_v3, lfm2, lfm2_moe, llama, mellum, minimax_m2, \
+         ministral, mistral, mixtral, olmo2, olmo3, olmoe, phi3, phimoe, qwen2, qwen2_moe, \
+         qwen3, qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, smollm3, solar_open"
     );
     assert_eq!(
         sentence("architectures", json!(["LlamaForSequenceClassification"])),

@@ -10,7 +10,7 @@ use crate::hf_builder::HfBuilder;
 use crate::tiny;
 
 /// The config.json of a tiny model of a family, with fields of its own.
-fn config(family: &str, fields: Value) -> Value {
+pub(crate) fn config(family: &str, fields: Value) -> Value {
     let family = tiny::family(family);
     let mut config = HfBuilder::new(family, &tiny::spec(family, true), Dtype::BF16).config;
     for field in ["rope_theta", "rope_scaling", "rms_norm_eps", "hidden_act"] {
@@ -23,14 +23,14 @@ fn config(family: &str, fields: Value) -> Value {
 }
 
 /// Opens a config.json alone, as random weights.
-fn open(config: &Value) -> Result<ModelSpec, ModelError> {
+pub(crate) fn open(config: &Value) -> Result<ModelSpec, ModelError> {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::write(dir.path().join("config.json"), config.to_string()).expect("write");
     let files = ModelFiles::Directory(dir.path().to_owned());
     Ok(LoadedModel::open_as(&files, LoadFormat::Dummy)?.spec)
 }
 
-fn refusal(config: &Value) -> String {
+pub(crate) fn refusal(config: &Value) -> String {
     match open(config).expect_err("should be refused") {
         ModelError::Refused { reason, .. } => reason.to_string(),
         other => panic!("{other}"),
@@ -38,7 +38,7 @@ fn refusal(config: &Value) -> String {
 }
 
 /// Fields that models of experts need.
-fn experts(fields: Value) -> Value {
+pub(crate) fn experts(fields: Value) -> Value {
     let mut all = json!({
         "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64
     });
@@ -97,6 +97,21 @@ fn what_any_configuration_leaves_out_is_the_class_default() {
         ("qwen2", 1e-6, 1e4),
         ("qwen3", 1e-6, 1e4),
         ("smollm3", 1e-6, 2e6),
+        ("afmoe", 1e-5, 1e4),
+        ("cohere2_moe", 1e-5, 1e4),
+        ("cwm", 1e-5, 1e6),
+        ("dots1", 1e-6, 1e4),
+        ("ernie4_5_moe", 1e-5, 5e5),
+        ("exaone4", 1e-5, 1e4),
+        ("exaone_moe", 1e-5, 1e4),
+        ("flex_olmo", 1e-6, 5e5),
+        ("granitemoe_swa", 1e-6, 1e4),
+        ("granitemoeshared", 1e-6, 1e4),
+        ("hy_v3", 1e-5, 11_158_840.0),
+        ("mellum", 1e-6, 5e5),
+        ("minimax_m2", 1e-6, 5e6),
+        ("olmoe", 1e-5, 1e4),
+        ("solar_open", 1e-5, 1e6),
     ] {
         let fields = json!({ "shared_expert_intermediate_size": 64 });
         let spec =
@@ -117,6 +132,7 @@ fn what_any_configuration_leaves_out_is_the_class_default() {
         ("gemma2", true, 256),
         ("gemma3_text", true, 256),
         ("smollm3", true, 8),
+        ("lfm2", true, 8),
         ("glm4", false, 128),
         ("qwen3", false, 128),
         ("llama", false, 8),
@@ -164,6 +180,29 @@ fn windows_that_a_configuration_leaves_out_are_the_class_default() {
         ),
         ("phi3", [none; 6]),
         ("qwen2", [none; 6]),
+        ("exaone4", [has, has, has, none, has, has]),
+        ("exaone_moe", [has, has, has, none, has, has]),
+        (
+            "afmoe",
+            [
+                Some(1024),
+                Some(1024),
+                Some(1024),
+                none,
+                Some(1024),
+                Some(1024),
+            ],
+        ),
+        (
+            "granitemoe_swa",
+            [none, Some(128), Some(128), Some(128), none, Some(128)],
+        ),
+        (
+            "cwm",
+            [none, Some(8192), Some(8192), Some(8192), none, Some(8192)],
+        ),
+        ("dots1", [none; 6]),
+        ("mellum", [none; 6]),
     ] {
         assert_eq!(windows(family, json!({})), want, "{family}");
         if family != "cohere2" {

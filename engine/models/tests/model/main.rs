@@ -13,6 +13,7 @@ mod gguf_hostile;
 mod gguf_refusals;
 mod gguf_split;
 mod hf_builder;
+mod hf_expert_fields;
 mod hf_families;
 mod hf_fields;
 mod hf_hostile;

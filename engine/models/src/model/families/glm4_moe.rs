@@ -22,7 +22,9 @@ pub(super) static FAMILY: Family = Family {
             "max_position_embeddings": 131072, "n_routed_experts": 128, "num_experts_per_tok": 8,
             "moe_intermediate_size": 1408, "n_shared_experts": 1
         }"#,
-        constants: r#"{"rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5}"#,
+        constants: r#"{
+            "rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5, "n_shared_experts": 1
+        }"#,
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
@@ -36,41 +38,13 @@ pub(super) static FAMILY: Family = Family {
             model.qk_norm = QkNorm::PerHead;
         }
         let mut spec = model.spec();
-        let groups = ExpertGroups {
-            groups: config.size("n_group")?.unwrap_or(1),
-            chosen: config.size("topk_group")?.unwrap_or(1),
-        };
-        let routing = Routing {
-            scores: RouterScores::Sigmoid,
-            correction: true,
-            groups: (groups.groups > 1).then_some(groups),
-            renormalised: config.bool("norm_topk_prob")?.unwrap_or(true),
-            scale: config.number("routed_scaling_factor")?.unwrap_or(1.0) as f32,
-        };
-        let mut experts = config.experts("moe_intermediate_size", routing)?;
-        let shared = config.size("n_shared_experts")?.unwrap_or(1);
-        experts.shared = (shared > 0).then_some(SharedExpert {
-            // They are one expert as wide as all.
-            intermediate: shared.saturating_mul(experts.intermediate),
-            gated: false,
-        });
+        let mut experts = config.experts("moe_intermediate_size", config.sigmoid_routing()?)?;
+        experts.shared = config.shared_experts("n_shared_experts", experts.intermediate)?;
         let dense = config.size("first_k_dense_replace")?.unwrap_or(1);
         put_experts(&mut spec, &experts, |layer| layer >= dense);
         Ok(spec)
     },
-    hf_tensor: |name| {
-        let TensorName::Layer(layer, part) = name else {
-            return llama_hf(name);
-        };
-        let part = match part {
-            LayerTensor::SharedGate => "gate_proj",
-            LayerTensor::SharedUp => "up_proj",
-            LayerTensor::SharedDown => "down_proj",
-            _ => return llama_hf(name),
-        };
-        let stored = format!("model.layers.{layer}.mlp.shared_experts.{part}.weight");
-        StoredTensor::own(name, stored)
-    },
+    hf_tensor,
     gguf: Some(GgufFamily {
         architecture: "glm4moe",
         keys: &[
@@ -96,6 +70,21 @@ pub(super) static FAMILY: Family = Family {
         permutes_qk: false,
     }),
 };
+
+/// Also that of others whose shared experts are called so.
+pub(super) fn hf_tensor(name: TensorName) -> StoredTensor {
+    let TensorName::Layer(layer, part) = name else {
+        return llama_hf(name);
+    };
+    let part = match part {
+        LayerTensor::SharedGate => "gate_proj",
+        LayerTensor::SharedUp => "up_proj",
+        LayerTensor::SharedDown => "down_proj",
+        _ => return llama_hf(name),
+    };
+    let stored = format!("model.layers.{layer}.mlp.shared_experts.{part}.weight");
+    StoredTensor::own(name, stored)
+}
 
 fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
     /// What `expert_gating_func` calls the sigmoid.

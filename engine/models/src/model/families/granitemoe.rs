@@ -1,11 +1,12 @@
 //! Granite 3 MoE: Granite with experts stored stacked, gate and up in one.
 
-use ebb_kernels::model::{LayerTensor, Routing, TensorName};
+use ebb_kernels::model::{ExpertsSpec, LayerTensor, ModelSpec, Routing, TensorName};
 
 use super::granite::{gguf_spec, put_multipliers};
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
+use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
-use crate::model::hf::config::HfDefaults;
+use crate::model::hf::config::{HfConfig, HfDefaults};
 
 const GATE_UP: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp];
 
@@ -22,33 +23,11 @@ pub(super) static FAMILY: Family = Family {
         constants: r#"{"num_key_value_heads": null}"#,
     }],
     hf_spec: |config| {
-        let defaults = HfDefaults {
-            ignores_attention_bias: true,
-            ..HfDefaults::default()
-        };
-        let mut model = config.uniform(&defaults)?;
-        model.qkv_bias = config.bool("attention_bias")? == Some(true);
-        let mut spec = model.spec();
-        put_multipliers(config, &mut spec)?;
-        let experts = config.experts("intermediate_size", Routing::SOFTMAX_OF_CHOSEN)?;
+        let (mut spec, experts) = hf_layers(config)?;
         put_experts(&mut spec, &experts, |_| true);
         Ok(spec)
     },
-    hf_tensor: |name| {
-        use LayerTensor as L;
-        let TensorName::Layer(layer, part) = name else {
-            return llama_hf(name);
-        };
-        let stored = |part: &str| format!("model.layers.{layer}.block_sparse_moe.{part}.weight");
-        match part {
-            L::Router => StoredTensor::own(name, stored("router.layer")),
-            L::ExpertGate | L::ExpertUp => {
-                StoredTensor::by_expert(name, stored("input_linear"), GATE_UP)
-            }
-            L::ExpertDown => StoredTensor::own(name, stored("output_linear")),
-            _ => llama_hf(name),
-        }
-    },
+    hf_tensor,
     gguf: Some(GgufFamily {
         architecture: "granitemoe",
         keys: &[
@@ -69,3 +48,33 @@ pub(super) static FAMILY: Family = Family {
         permutes_qk: true,
     }),
 };
+
+/// The layers, and the experts that all of them have.
+pub(super) fn hf_layers(config: &HfConfig) -> Result<(ModelSpec, ExpertsSpec), Refusal> {
+    let defaults = HfDefaults {
+        ignores_attention_bias: true,
+        ..HfDefaults::default()
+    };
+    let mut model = config.uniform(&defaults)?;
+    model.qkv_bias = config.bool("attention_bias")? == Some(true);
+    let mut spec = model.spec();
+    put_multipliers(config, &mut spec)?;
+    let experts = config.experts("intermediate_size", Routing::SOFTMAX_OF_CHOSEN)?;
+    Ok((spec, experts))
+}
+
+pub(super) fn hf_tensor(name: TensorName) -> StoredTensor {
+    use LayerTensor as L;
+    let TensorName::Layer(layer, part) = name else {
+        return llama_hf(name);
+    };
+    let stored = |part: &str| format!("model.layers.{layer}.block_sparse_moe.{part}.weight");
+    match part {
+        L::Router => StoredTensor::own(name, stored("router.layer")),
+        L::ExpertGate | L::ExpertUp => {
+            StoredTensor::by_expert(name, stored("input_linear"), GATE_UP)
+        }
+        L::ExpertDown => StoredTensor::own(name, stored("output_linear")),
+        _ => llama_hf(name),
+    }
+}

@@ -1,7 +1,7 @@
 //! LFM2: short convolutions between layers of attention.
 
 use ebb_kernels::model::{
-    LayerTensor, Mixer, ModelSpec, QkNorm, RecurrentSpec, ShortConvSpec, TensorName,
+    LayerTensor, Mixer, ModelSpec, QkNorm, RecurrentSpec, ShortConvSpec, TensorName, UniformModel,
 };
 
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
@@ -21,32 +21,12 @@ pub(super) static FAMILY: Family = Family {
         }"#,
         constants: r#"{
             "norm_eps": 1e-5, "rope_theta": 1000000.0, "conv_L_cache": 3,
-            "block_multiple_of": 256, "block_auto_adjust_ff_dim": true
+            "block_multiple_of": 256, "block_auto_adjust_ff_dim": true,
+            "intermediate_size": 12288, "tie_word_embeddings": true
         }"#,
     }],
     hf_spec,
-    hf_tensor: |name| {
-        use LayerTensor as L;
-        let (layer, part) = match name {
-            TensorName::FinalNorm => {
-                return StoredTensor::own(name, "model.embedding_norm.weight");
-            }
-            TensorName::Layer(layer, part) => (layer, part),
-            _ => return llama_hf(name),
-        };
-        let part = match part {
-            L::AttnNorm => "operator_norm.weight",
-            L::MlpNorm => "ffn_norm.weight",
-            L::QNorm => "self_attn.q_layernorm.weight",
-            L::KNorm => "self_attn.k_layernorm.weight",
-            L::O => "self_attn.out_proj.weight",
-            L::Gate => "feed_forward.w1.weight",
-            L::Up => "feed_forward.w3.weight",
-            L::Down => "feed_forward.w2.weight",
-            _ => return llama_hf(name),
-        };
-        StoredTensor::own(name, format!("model.layers.{layer}.{part}"))
-    },
+    hf_tensor,
     gguf: Some(GgufFamily {
         architecture: "lfm2",
         keys: &[SHORT_CONV_TAPS],
@@ -82,22 +62,66 @@ pub(super) fn gguf_tensor(name: TensorName) -> StoredTensor {
     }
 }
 
-fn hf_spec(config: &HfConfig) -> Result<ModelSpec, Refusal> {
+/// Also LFM2-MoE's, as far as its layers are not of experts.
+pub(super) fn hf_tensor(name: TensorName) -> StoredTensor {
+    use LayerTensor as L;
+    let (layer, part) = match name {
+        TensorName::FinalNorm => {
+            return StoredTensor::own(name, "model.embedding_norm.weight");
+        }
+        TensorName::Layer(layer, part) => (layer, part),
+        _ => return llama_hf(name),
+    };
+    let part = match part {
+        L::AttnNorm => "operator_norm.weight",
+        L::MlpNorm => "ffn_norm.weight",
+        L::QNorm => "self_attn.q_layernorm.weight",
+        L::KNorm => "self_attn.k_layernorm.weight",
+        L::O => "self_attn.out_proj.weight",
+        L::Gate => "feed_forward.w1.weight",
+        L::Up => "feed_forward.w3.weight",
+        L::Down => "feed_forward.w2.weight",
+        _ => return llama_hf(name),
+    };
+    StoredTensor::own(name, format!("model.layers.{layer}.{part}"))
+}
+
+/// What the layers of both have in common.
+pub(super) fn model(config: &HfConfig) -> Result<UniformModel, Refusal> {
     let mut model = config.uniform(&HfDefaults::default())?;
     model.qk_norm = QkNorm::PerHead;
     if let Some(eps) = config.number("norm_eps")? {
         model.norm_eps = eps as f32;
     }
-    // Older files have names of their own.
+    // Older files have a name of their own.
     if let Some(is_tied) = config.bool("tie_embedding")? {
         model.tied_embeddings = is_tied;
     }
-    model.intermediate = intermediate(config, model.intermediate)?;
-    let mut spec = model.spec();
+    Ok(model)
+}
+
+/// Puts convolutions into the layers that have no attention.
+pub(super) fn put_convolutions(
+    config: &HfConfig,
+    spec: &mut ModelSpec,
+    attention: &[bool],
+) -> Result<(), Refusal> {
     let conv = ShortConvSpec {
         taps: config.size("conv_L_cache")?.unwrap_or(3),
         bias: config.bool("conv_bias")?.unwrap_or(false),
     };
+    for (layer, has_attention) in spec.layers.iter_mut().zip(attention) {
+        if !has_attention {
+            layer.mixer = Mixer::Recurrent(RecurrentSpec::ShortConv(conv));
+        }
+    }
+    Ok(())
+}
+
+fn hf_spec(config: &HfConfig) -> Result<ModelSpec, Refusal> {
+    let mut model = model(config)?;
+    model.intermediate = intermediate(config, model.intermediate)?;
+    let mut spec = model.spec();
     let layers = spec.layers.len();
     let attention = match config.attention_layers(layers, "conv")? {
         Some(attention) => attention,
@@ -108,11 +132,7 @@ fn hf_spec(config: &HfConfig) -> Result<ModelSpec, Refusal> {
             (0..layers).map(|layer| indices.contains(&layer)).collect()
         }
     };
-    for (layer, has_attention) in spec.layers.iter_mut().zip(attention) {
-        if !has_attention {
-            layer.mixer = Mixer::Recurrent(RecurrentSpec::ShortConv(conv));
-        }
-    }
+    put_convolutions(config, &mut spec, &attention)?;
     Ok(spec)
 }
 

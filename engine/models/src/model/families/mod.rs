@@ -30,7 +30,15 @@ macro_rules! families {
 }
 
 families!(
+    afmoe,
     cohere2,
+    cohere2_moe,
+    cwm,
+    dots1,
+    ernie4_5_moe,
+    exaone4,
+    exaone_moe,
+    flex_olmo,
     gemma2,
     gemma3_text,
     gemma4_text,
@@ -39,13 +47,20 @@ families!(
     gpt_oss,
     granite,
     granitemoe,
+    granitemoe_swa,
+    granitemoeshared,
+    hy_v3,
     lfm2,
+    lfm2_moe,
     llama,
+    mellum,
+    minimax_m2,
     ministral,
     mistral,
     mixtral,
     olmo2,
     olmo3,
+    olmoe,
     phi3,
     phimoe,
     qwen2,
@@ -56,6 +71,7 @@ families!(
     qwen3_moe,
     qwen3_next,
     smollm3,
+    solar_open,
 );
 
 /// A family of decoder-only transformers.

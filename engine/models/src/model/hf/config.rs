@@ -175,6 +175,31 @@ impl HfConfig {
         }
     }
 
+    /// Refuses a field that says anything but `supported`, unless it is absent.
+    pub(crate) fn refuse_other_text(&self, key: &str, supported: &str) -> Result<(), Refusal> {
+        match self.object.text(key)? {
+            Some(found) if found != supported => {
+                Err(Refusal::unsupported(key, format!("{found:?}"), supported))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a field says `text`.
+    pub(crate) fn is_text(&self, key: &str, text: &str) -> Result<bool, Refusal> {
+        Ok(self.object.text(key)? == Some(text))
+    }
+
+    /// Refuses a whole number other than `supported`, unless it is absent.
+    pub(crate) fn refuse_other_size(&self, key: &str, supported: usize) -> Result<(), Refusal> {
+        match self.object.size(key)? {
+            Some(found) if found != supported => {
+                Err(Refusal::unsupported(key, found, &supported.to_string()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A constant as transformers rounds it: to the type that weights have in memory, bfloat16
     /// unless it is said otherwise.
     pub(crate) fn round(&self, value: f32) -> Result<f32, Refusal> {
@@ -233,6 +258,25 @@ impl HfConfig {
         })
     }
 
+    /// A list of numbers.
+    pub(crate) fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>, Refusal> {
+        self.object.numbers(key)
+    }
+
+    /// A list of as many texts as there are layers, each of them one of `known`.
+    pub(super) fn kinds_of_layers(
+        &self,
+        key: &str,
+        known: &[&str],
+        layers: usize,
+    ) -> Result<Option<Vec<&str>>, Refusal> {
+        let Some(kinds) = self.texts(key)? else {
+            return Ok(None);
+        };
+        check_kinds(key, &kinds, known, layers)?;
+        Ok(Some(kinds))
+    }
+
     /// Gives layers the attention windows that the configuration says they have: those that
     /// `layer_types` says, else those of `layers`.
     pub(crate) fn put_windows(
@@ -265,12 +309,24 @@ impl HfConfig {
         spec: &ModelSpec,
         interval: usize,
     ) -> Result<Vec<bool>, Refusal> {
-        if let Some(kinds) = self.layer_kinds(spec)? {
-            return Ok(kinds.iter().map(|kind| *kind == SLIDING).collect());
+        if self.layer_kinds(spec)?.is_some() {
+            return self.sliding_layers_or(spec, |_| false);
         }
         let interval = self.interval("sliding_window_pattern", interval)?;
-        let layers = 1..=spec.layers.len();
-        Ok(layers.map(|layer| layer % interval != 0).collect())
+        self.sliding_layers_or(spec, |layer| (layer + 1) % interval != 0)
+    }
+
+    /// Which layers have windows: as `layer_types` says, else `by_default`.
+    pub(crate) fn sliding_layers_or(
+        &self,
+        spec: &ModelSpec,
+        by_default: impl Fn(usize) -> bool,
+    ) -> Result<Vec<bool>, Refusal> {
+        let layers = 0..spec.layers.len();
+        Ok(match self.layer_kinds(spec)? {
+            Some(kinds) => kinds.iter().map(|kind| *kind == SLIDING).collect(),
+            None => layers.map(by_default).collect(),
+        })
     }
 
     /// Refuses `layer_types` that are wrong, or ask a family for windows that has none.
@@ -289,23 +345,7 @@ impl HfConfig {
 
     /// What `layer_types` says of each layer, if it is there.
     fn layer_kinds(&self, spec: &ModelSpec) -> Result<Option<Vec<&str>>, Refusal> {
-        let Some(kinds) = self.layer_types()? else {
-            return Ok(None);
-        };
-        self.check_kinds(&kinds, &[FULL, SLIDING], spec.layers.len())?;
-        Ok(Some(kinds))
-    }
-
-    fn check_kinds(&self, kinds: &[&str], known: &[&str], layers: usize) -> Result<(), Refusal> {
-        if let Some(other) = kinds.iter().find(|kind| !known.contains(kind)) {
-            let other = format!("{other:?}");
-            return Err(Refusal::unsupported(LAYER_TYPES, other, &known.join(", ")));
-        }
-        if kinds.len() != layers {
-            let expected = format!("one kind for each of {layers} layers");
-            return Err(Refusal::invalid(LAYER_TYPES, kinds.len(), expected));
-        }
-        Ok(())
+        self.kinds_of_layers(LAYER_TYPES, &[FULL, SLIDING], spec.layers.len())
     }
 
     /// Which of `layers` layers have attention and which are of another kind, `other`, as
@@ -316,15 +356,12 @@ impl HfConfig {
         other: &str,
     ) -> Result<Option<Vec<bool>>, Refusal> {
         self.reads_kinds.set(true);
-        let Some(kinds) = self.layer_types()? else {
-            return Ok(None);
-        };
-        self.check_kinds(&kinds, &[FULL, other], layers)?;
-        Ok(Some(kinds.iter().map(|kind| *kind == FULL).collect()))
+        let kinds = self.kinds_of_layers(LAYER_TYPES, &[FULL, other], layers)?;
+        Ok(kinds.map(|kinds| kinds.iter().map(|kind| *kind == FULL).collect()))
     }
 
-    fn layer_types(&self) -> Result<Option<Vec<&str>>, Refusal> {
-        self.object.typed(LAYER_TYPES, "a list of texts", |kinds| {
+    fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, Refusal> {
+        self.object.typed(key, "a list of texts", |kinds| {
             let kinds = kinds.as_array()?.iter();
             kinds.map(|kind| kind.as_str()).collect::<Option<Vec<_>>>()
         })
@@ -335,6 +372,18 @@ impl HfConfig {
     pub(crate) fn sliding_rope(&self, head_dim: usize, base: Option<f64>) -> Result<Rope, Refusal> {
         let base = read_sliding_base(&self.object, base)?;
         rope(base, head_dim, &Scaling::None)
+    }
+
+    /// The RoPE of layers whose base is not what the configuration has for all.
+    pub(crate) fn rope_with_base(
+        &self,
+        defaults: &HfDefaults,
+        head_dim: usize,
+        base: f64,
+    ) -> Result<Rope, Refusal> {
+        let positions = self.required_size("max_position_embeddings")?;
+        let config = read_rope(&self.object, positions, defaults)?;
+        rope(base, config.rotary_dim(head_dim)?, &config.scaling)
     }
 
     /// The fields that most families share, as a model of equal layers without biases and norms of
@@ -410,4 +459,17 @@ impl HfConfig {
         }
         Ok(())
     }
+}
+
+/// Refuses kinds of layers that are not known, or not as many as layers.
+fn check_kinds(key: &str, kinds: &[&str], known: &[&str], layers: usize) -> Result<(), Refusal> {
+    if let Some(other) = kinds.iter().find(|kind| !known.contains(kind)) {
+        let other = format!("{other:?}");
+        return Err(Refusal::unsupported(key, other, &known.join(", ")));
+    }
+    if kinds.len() != layers {
+        let expected = format!("one kind for each of {layers} layers");
+        return Err(Refusal::invalid(key, kinds.len(), expected));
+    }
+    Ok(())
 }

@@ -13,6 +13,8 @@ pub(super) struct RopeConfig {
     pub(super) positions: usize,
     /// Share of a head's channels that rotate.
     partial: f64,
+    /// How many rotate, where the file says that instead (MiniMax-M2).
+    rotary_dim: Option<usize>,
     /// What the user should know.
     pub(super) notes: Vec<String>,
 }
@@ -20,9 +22,14 @@ pub(super) struct RopeConfig {
 impl RopeConfig {
     /// Channels of a head that rotate.
     pub(super) fn rotary_dim(&self, head_dim: usize) -> Result<usize, Refusal> {
-        let channels = (self.partial * head_dim as f64) as usize;
+        let share = (self.partial * head_dim as f64) as usize;
+        let channels = self.rotary_dim.unwrap_or(share);
         if channels > 0 && channels <= head_dim {
             return Ok(channels);
+        }
+        if let Some(rotary_dim) = self.rotary_dim {
+            let expected = format!("at most a head's channels, {head_dim}, and above 0");
+            return Err(Refusal::invalid(ROTARY_DIM, rotary_dim, expected));
         }
         let expected = "a part of a head, above 0 and at most 1";
         Err(Refusal::invalid(PARTIAL, self.partial, expected))
@@ -31,6 +38,7 @@ impl RopeConfig {
 
 const DEFAULT_BASE: f64 = 10_000.0;
 const PARTIAL: &str = "partial_rotary_factor";
+const ROTARY_DIM: &str = "rotary_dim";
 
 /// The base of the RoPE of layers with a window, which is not scaled: `default`, or that of the
 /// others without it, unless `rope_parameters` says otherwise.
@@ -45,7 +53,13 @@ pub(super) fn read_sliding_base(config: &Object, default: Option<f64>) -> Result
         return Ok(default.or(theta).unwrap_or(outer));
     };
     match own.text("rope_type")? {
-        None | Some("default") => Ok(own.number("rope_theta")?.unwrap_or(outer)),
+        None | Some("default") => match own.number(PARTIAL)? {
+            Some(factor) if factor != 1.0 => {
+                let key = format!("rope_parameters.{SLIDING}.{PARTIAL}");
+                Err(Refusal::unsupported(key, factor, "1"))
+            }
+            _ => Ok(own.number("rope_theta")?.unwrap_or(outer)),
+        },
         Some(other) => {
             let key = format!("rope_parameters.{SLIDING}.rope_type");
             Err(Refusal::unsupported(key, format!("{other:?}"), "default"))
@@ -61,6 +75,10 @@ pub(super) fn read_rope(
 ) -> Result<RopeConfig, Refusal> {
     let outer_base = config.number("rope_theta")?;
     let outer_partial = config.number(PARTIAL)?;
+    let rotary_dim = match defaults.rotates_part_of_a_head {
+        true => config.size(ROTARY_DIM)?,
+        false => None,
+    };
     let parameters = match config.object("rope_parameters")? {
         Some(parameters) => Some(parameters),
         None => config.object("rope_scaling")?,
@@ -79,6 +97,7 @@ pub(super) fn read_rope(
             scaling: Scaling::None,
             positions,
             partial: partial(outer_partial, defaults)?,
+            rotary_dim,
             notes: Vec::new(),
         });
     };
@@ -102,6 +121,7 @@ pub(super) fn read_rope(
         scaling,
         positions,
         partial,
+        rotary_dim,
         notes,
     })
 }

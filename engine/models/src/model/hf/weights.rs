@@ -53,9 +53,11 @@ const LM_HEAD: &str = "lm_head.weight";
 const WEIGHT: &str = ".weight";
 
 /// Tensors that some checkpoints hold although the model can do without: RoPE frequencies, which
-/// the configuration gives, and layers that predict further tokens (Qwen3-Next).
+/// the configuration gives, and layers that predict further tokens (Qwen3-Next, ERNIE 4.5).
 fn is_superfluous(file_name: &str) -> bool {
-    file_name.ends_with(".rotary_emb.inv_freq") || file_name.starts_with("mtp.")
+    let predicts = ["mtp.", "model.mtp_"];
+    let is_of = |begin: &&str| file_name.starts_with(*begin);
+    file_name.ends_with(".rotary_emb.inv_freq") || predicts.iter().any(is_of)
 }
 
 impl HfWeights {

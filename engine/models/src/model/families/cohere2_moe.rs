@@ -1,0 +1,108 @@
+//! Cohere 2 with experts: dense layers first, whose windows and RoPE are their own matter.
+
+use ebb_kernels::model::{Activation, Mlp, ModelSpec, NormKind, NormPlace, RouterScores, Routing};
+
+use super::{Family, TextType, glm4_moe};
+use crate::model::error::Refusal;
+use crate::model::experts::put_experts;
+use crate::model::hf::config::{HfConfig, HfDefaults, WindowRule};
+
+pub(super) static FAMILY: Family = Family {
+    name: "cohere2_moe",
+    hf_class: "Cohere2MoeForCausalLM",
+    hf_text: &[TextType {
+        model_types: &["cohere2_moe"],
+        sizes: r#"{
+            "hidden_size": 8192, "intermediate_size": 22528, "num_hidden_layers": 40,
+            "num_attention_heads": 64, "vocab_size": 256000, "max_position_embeddings": 8192,
+            "num_experts": 8, "num_experts_per_tok": 2
+        }"#,
+        constants: r#"{
+            "num_key_value_heads": null, "head_dim": 128, "tie_word_embeddings": true,
+            "sliding_window": 4096
+        }"#,
+    }],
+    hf_spec: |config| {
+        let defaults = HfDefaults {
+            ignores_attention_bias: true,
+            ..HfDefaults::default()
+        };
+        // Without a window no layer has RoPE in transformers.
+        if config.size("sliding_window")?.is_none() {
+            return Err(Refusal::Missing("sliding_window".to_owned()));
+        }
+        let mut model = config.uniform(&defaults)?;
+        model.qkv_bias = config.bool("attention_bias")? == Some(true);
+        // RMSNorm where the file has an epsilon for it.
+        let rms_eps = config.number("rms_norm_eps")?;
+        let eps = rms_eps.or(config.number("layer_norm_eps")?);
+        model.norm_eps = eps.unwrap_or(1e-5) as f32;
+        let dense_width = config.size("prefix_dense_intermediate_size")?;
+        let dense_width = dense_width.unwrap_or(model.intermediate);
+        let mut spec = model.spec();
+        if rms_eps.is_none() {
+            spec.norms.kind = NormKind::Layer;
+        }
+        spec.logit_multiplier = config.number("logit_scale")?.unwrap_or(0.0625) as f32;
+        let sparse = config.sparse_kinds(spec.layers.len())?;
+        put_attention(config, &mut spec, &sparse)?;
+        for layer in &mut spec.layers {
+            layer.mlp_norm = NormPlace::Shared;
+            layer.mlp = Mlp::Dense {
+                intermediate: dense_width,
+                activation: Activation::Silu,
+            };
+        }
+        let mut experts = config.experts("intermediate_size", routing(config)?)?;
+        experts.shared = config.shared_experts("num_shared_experts", experts.intermediate)?;
+        if experts.shared.is_some() {
+            // They are averaged where the file does not say so.
+            const HOW: &str = "shared_expert_combination_strategy";
+            if !config.is_text(HOW, "sum")? {
+                return Err(Refusal::unsupported(HOW, r#""average""#, "sum"));
+            }
+        }
+        put_experts(&mut spec, &experts, |layer| sparse[layer]);
+        Ok(spec)
+    },
+    hf_tensor: |name| glm4_moe::hf_tensor(name).interleaved(),
+    gguf: None,
+};
+
+/// Windows, which say where RoPE is; of dense layers all have it if their interval is 1.
+fn put_attention(
+    config: &HfConfig,
+    spec: &mut ModelSpec,
+    sparse: &[bool],
+) -> Result<(), Refusal> {
+    let first = config.size("first_k_dense_replace")?.unwrap_or(0);
+    let of_dense = config.interval("prefix_dense_sliding_window_pattern", 1)?;
+    let of_others = config.interval("sliding_window_pattern", 4)?;
+    let by_default = |layer: usize| match layer.checked_sub(first) {
+        None => (layer + 1) % of_dense != 0,
+        Some(layer) => (layer + 1) % of_others != 0,
+    };
+    let sliding = config.sliding_layers_or(spec, by_default)?;
+    config.put_windows(spec, WindowRule::Always, |layer| sliding[layer])?;
+    for (index, layer) in spec.layers.iter_mut().enumerate() {
+        let attention = layer.attention_mut();
+        attention.o_bias = attention.qkv_bias;
+        let has_rope = sliding[index] || (!sparse[index] && of_dense == 1);
+        attention.rope = attention.rope.filter(|_| has_rope);
+    }
+    Ok(())
+}
+
+/// The best scores become a softmax over those chosen, or sigmoids.
+fn routing(config: &HfConfig) -> Result<Routing, Refusal> {
+    const HOW: &str = "expert_selection_fn";
+    if !config.is_text(HOW, "sigmoid")? {
+        config.refuse_other_text(HOW, "softmax")?;
+        return Ok(Routing::SOFTMAX_OF_CHOSEN);
+    }
+    Ok(Routing {
+        scores: RouterScores::Sigmoid,
+        renormalised: config.bool("norm_topk_prob")?.unwrap_or(true),
+        ..Routing::SOFTMAX_OF_CHOSEN
+    })
+}

@@ -1,0 +1,204 @@
+//! Fields of families with experts, windows and convolutions that one or two of them have.
+
+use ebb_kernels::model::{Mlp, ModelSpec, RouterScores};
+use serde_json::{Value, json};
+
+use crate::hf_fields::{config, experts, open, refusal};
+
+/// The layers of a family's tiny model that have RoPE, and those that have experts.
+fn ropes_and_experts(spec: &ModelSpec) -> (Vec<bool>, Vec<bool>) {
+    let layers = spec.layers.iter();
+    let both = layers.map(|layer| {
+        let rope = layer.attention().is_some_and(|a| a.rope.is_some());
+        (rope, matches!(layer.mlp, Mlp::Experts(_)))
+    });
+    both.unzip()
+}
+
+fn tiny(family: &str, fields: Value) -> ModelSpec {
+    let fields = experts(fields);
+    open(&config(family, fields)).unwrap_or_else(|e| panic!("{family}: {e}"))
+}
+
+#[test]
+fn layers_that_see_everything_have_no_rope_where_others_have_windows() {
+    let kinds = json!(["sliding_attention", "full_attention"]);
+    for family in ["exaone4", "exaone_moe", "afmoe"] {
+        let spec = tiny(
+            family,
+            json!({ "layer_types": kinds, "sliding_window": 64 }),
+        );
+        assert_eq!(ropes_and_experts(&spec).0, [true, false], "{family}");
+    }
+    // Without a window all of EXAONE's have it.
+    for family in ["exaone4", "exaone_moe"] {
+        let kinds = json!(["full_attention", "full_attention"]);
+        let spec = tiny(
+            family,
+            json!({ "layer_types": kinds, "sliding_window": null }),
+        );
+        assert_eq!(ropes_and_experts(&spec).0, [true, true], "{family}");
+    }
+    let sparse = json!(["dense", "sparse"]);
+    let fields = |pattern: usize| {
+        json!({
+            "layer_types": ["full_attention", "full_attention"], "sliding_window": 64,
+            "mlp_layer_types": sparse, "prefix_dense_sliding_window_pattern": pattern,
+        })
+    };
+    // Dense layers of Cohere 2 have it where none of them has a window.
+    let found = |pattern| ropes_and_experts(&tiny("cohere2_moe", fields(pattern)));
+    assert_eq!(found(1), (vec![true, false], vec![false, true]));
+    assert_eq!(found(2), (vec![false, false], vec![false, true]));
+}
+
+#[test]
+fn dense_layers_are_the_first_ones_or_those_that_are_named() {
+    for (family, field) in [
+        ("afmoe", "num_dense_layers"),
+        ("cohere2_moe", "first_k_dense_replace"),
+        ("dots1", "first_k_dense_replace"),
+        ("ernie4_5_moe", "moe_layer_start_index"),
+        ("exaone_moe", "first_k_dense_replace"),
+        ("glm4_moe", "first_k_dense_replace"),
+    ] {
+        for dense in 0..=2 {
+            let spec = tiny(family, json!({ field: dense }));
+            let wanted = [dense < 1, dense < 2];
+            assert_eq!(ropes_and_experts(&spec).1, wanted, "{family}");
+        }
+    }
+    for family in ["dots1", "exaone_moe", "hy_v3", "mellum"] {
+        let spec = tiny(family, json!({ "mlp_layer_types": ["sparse", "dense"] }));
+        assert_eq!(ropes_and_experts(&spec).1, [true, false], "{family}");
+        let wrong = json!({ "mlp_layer_types": ["sparse", "moe"] });
+        assert_eq!(
+            refusal(&config(family, experts(wrong))),
+            "`mlp_layer_types` is \"moe\", which is not supported; supported: dense, sparse"
+        );
+    }
+    let ernie = |fields| ropes_and_experts(&tiny("ernie4_5_moe", fields)).1;
+    assert_eq!(ernie(json!({ "moe_layer_end_index": -1 })), [false, true]);
+    let first = json!({ "moe_layer_start_index": 0, "moe_layer_end_index": 0 });
+    assert_eq!(ernie(first), [true, false]);
+    let every_other = json!({ "moe_layer_start_index": 0, "moe_layer_interval": 2 });
+    assert_eq!(ernie(every_other), [false, true]);
+}
+
+#[test]
+fn a_configuration_may_say_how_many_channels_rotate() {
+    let spec = tiny("minimax_m2", json!({ "rotary_dim": 8, "head_dim": 16 }));
+    assert_eq!(spec.ropes[0].rotary_dim(), 8);
+    let wrong = config("minimax_m2", experts(json!({ "rotary_dim": 20 })));
+    assert_eq!(
+        refusal(&wrong),
+        "`rotary_dim` is 20; expected at most a head's channels, 16, and above 0"
+    );
+}
+
+#[test]
+fn what_experts_are_weighted_by_is_told() {
+    let routing = |family: &str, fields| {
+        let spec = tiny(family, fields);
+        let last = spec
+            .layers
+            .last()
+            .and_then(|layer| layer.experts())
+            .cloned();
+        last.expect("experts").routing
+    };
+    for (family, corrected, renormalised, scale) in [
+        ("afmoe", true, true, 1.0),
+        ("dots1", true, false, 1.0),
+        ("exaone_moe", true, true, 2.5),
+        ("hy_v3", true, true, 2.826),
+        ("minimax_m2", true, true, 1.0),
+        ("solar_open", true, true, 1.0),
+    ] {
+        let found = routing(family, json!({}));
+        assert_eq!(found.scores, RouterScores::Sigmoid, "{family}");
+        let found = (found.correction, found.renormalised, found.scale);
+        assert_eq!(found, (corrected, renormalised, scale), "{family}");
+    }
+    let ernie = routing("ernie4_5_moe", json!({ "moe_layer_start_index": 0 }));
+    assert!(ernie.scores == RouterScores::Softmax && ernie.correction && ernie.renormalised);
+    for family in ["olmoe", "flex_olmo"] {
+        assert!(!routing(family, json!({})).renormalised);
+        assert!(routing(family, json!({ "norm_topk_prob": true })).renormalised);
+    }
+    let cohere = |how: &str| routing("cohere2_moe", json!({ "expert_selection_fn": how }));
+    assert_eq!(cohere("softmax").scores, RouterScores::Softmax);
+    assert_eq!(cohere("sigmoid").scores, RouterScores::Sigmoid);
+}
+
+#[test]
+fn granite_has_a_rope_for_each_base_and_none_for_0() {
+    let spec = tiny("granitemoe_swa", json!({ "layer_rope_theta": [0, 5e5] }));
+    assert_eq!(spec.ropes.len(), 1);
+    assert_eq!(ropes_and_experts(&spec).0, [false, true]);
+    let wrong = config(
+        "granitemoe_swa",
+        experts(json!({ "layer_rope_theta": [1e4] })),
+    );
+    assert_eq!(
+        refusal(&wrong),
+        "`layer_rope_theta` is 1; expected one base for each of 2 layers"
+    );
+}
+
+#[test]
+fn what_these_families_do_not_compute_is_refused_by_name() {
+    for (family, fields, sentence) in [
+        (
+            "olmoe",
+            json!({ "clip_qkv": 8.0 }),
+            "`clip_qkv` is 8.0, which is not supported; supported: its absence",
+        ),
+        (
+            "ernie4_5_moe",
+            json!({ "use_bias": true }),
+            "`use_bias` is true, which is not supported; supported: its absence",
+        ),
+        (
+            "minimax_m2",
+            json!({ "scoring_func": "softmax" }),
+            "`scoring_func` is \"softmax\", which is not supported; supported: sigmoid",
+        ),
+        (
+            "minimax_m2",
+            json!({ "shared_intermediate_size": 64 }),
+            "`shared_intermediate_size` is 64, which is not supported; supported: 0",
+        ),
+        (
+            "afmoe",
+            json!({ "num_expert_groups": 2 }),
+            "`num_expert_groups` is 2, which is not supported; supported: 1",
+        ),
+        (
+            "cohere2_moe",
+            json!({ "num_shared_experts": 1 }),
+            "`shared_expert_combination_strategy` is \"average\", which is not supported; \
+             supported: sum",
+        ),
+        ("lfm2_moe", json!({}), "`layer_types` is missing"),
+    ] {
+        assert_eq!(
+            refusal(&config(family, experts(fields))),
+            sentence,
+            "{family}"
+        );
+    }
+}
+
+#[test]
+fn the_published_lfm2_leaves_out_what_its_class_has() {
+    let mut config = config(
+        "lfm2",
+        json!({ "block_ff_dim": 96, "block_multiple_of": 16, "full_attn_idxs": [1] }),
+    );
+    let fields = config.as_object_mut().expect("an object");
+    fields.retain(|field, _| !["tie_word_embeddings", "intermediate_size"].contains(&&field[..]));
+    let spec = open(&config).expect("a valid model");
+    assert!(spec.tied_embeddings);
+    assert_eq!(spec.layers[0].intermediate(), 64);
+}
