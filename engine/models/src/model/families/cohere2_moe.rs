@@ -79,8 +79,8 @@ fn put_attention(
     let of_dense = config.interval("prefix_dense_sliding_window_pattern", 1)?;
     let of_others = config.interval("sliding_window_pattern", 4)?;
     let by_default = |layer: usize| match layer.checked_sub(first) {
-        None => (layer + 1) % of_dense != 0,
-        Some(layer) => (layer + 1) % of_others != 0,
+        None => !(layer + 1).is_multiple_of(of_dense),
+        Some(layer) => !(layer + 1).is_multiple_of(of_others),
     };
     let sliding = config.sliding_layers_or(spec, by_default)?;
     config.put_windows(spec, WindowRule::Always, |layer| sliding[layer])?;
