@@ -53,6 +53,21 @@ fn layers_that_see_everything_have_no_rope_where_others_have_windows() {
 }
 
 #[test]
+fn exaone_4_5_is_its_language_model_by_either_name() {
+    for model_type in ["exaone4", "exaone4_5_text"] {
+        let mut text = config("exaone4", json!({ "model_type": model_type }));
+        text["layer_types"] = json!(["sliding_attention", "full_attention"]);
+        text["sliding_window"] = json!(64);
+        let whole = json!({
+            "architectures": ["Exaone4_5_ForConditionalGeneration"], "model_type": "exaone4_5",
+            "text_config": text, "vision_config": {}
+        });
+        let spec = open(&whole).expect("a valid model");
+        assert_eq!(ropes_and_experts(&spec).0, [true, false], "{model_type}");
+    }
+}
+
+#[test]
 fn dense_layers_are_the_first_ones_or_those_that_are_named() {
     for (family, field) in [
         ("afmoe", "num_dense_layers"),

@@ -14,7 +14,8 @@ pub(super) static FAMILY: Family = Family {
     name: "exaone4",
     hf_class: "Exaone4ForCausalLM",
     hf_text: &[TextType {
-        model_types: &["exaone4"],
+        // The second is what EXAONE 4.5 came out with.
+        model_types: &["exaone4", "exaone4_5_text"],
         sizes: r#"{
             "hidden_size": 4096, "intermediate_size": 16384, "num_hidden_layers": 32,
             "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 102400,
