@@ -72,7 +72,7 @@ impl<'a> Layer<'a> {
             },
             qk_norm: match spec.qk_norm {
                 QkNorm::None => None,
-                QkNorm::PerHead | QkNorm::Whole => {
+                QkNorm::PerHead | QkNorm::Whole | QkNorm::PerHeadBehindRope => {
                     Some([vector(tensor(L::QNorm))?, vector(tensor(L::KNorm))?])
                 }
             },

@@ -4,7 +4,8 @@ use super::attention::{Attention, Pages, Plans};
 use super::experts::ExpertsIo;
 use super::linear::{Io, Then};
 use super::ops::{
-    HeadOps, LayerInputs, Norm, RowPlace, finish_logits, for_rows, open_layer_input, rotate_back,
+    HeadOps, LayerInputs, Norm, RowPlace, activate_rows, finish_logits, for_rows, open_layer_input,
+    rotate_back,
 };
 use super::program::Op;
 use super::recurrent::{Recurrence, States, open};
@@ -15,8 +16,8 @@ use super::threads::{Pool, TaskPanic};
 use super::weights::Weights;
 use crate::BLOCK_TOKENS;
 use crate::backend::{SeqRows, StepInput};
-use crate::model::ModelSpec;
 use crate::model::ops::Buffer;
+use crate::model::{ModelSpec, QkNorm};
 
 /// What a step works on.
 pub(super) struct Forward<'a> {
@@ -88,6 +89,7 @@ impl Forward<'_> {
                 }
                 Op::OpenAttended(layer) => self.open_attended(layer)?,
                 Op::Recur(layer) => self.recur(layer)?,
+                Op::Activate(layer) => self.activate(layer)?,
                 Op::Experts { layer, input } => self.experts(layer, input)?,
                 Op::Add => self.add(),
                 Op::SelectRows => self.select_rows(),
@@ -110,6 +112,7 @@ impl Forward<'_> {
         for s in &input.seqs {
             let blocks = self.pages.tables.row(s.slot);
             places.extend(positions(s).map(|position| RowPlace {
+                position,
                 block: blocks[position as usize / BLOCK_TOKENS],
                 token: position % BLOCK_TOKENS as u32,
             }));
@@ -186,6 +189,8 @@ impl Forward<'_> {
             place,
             qk_norm: qk_norm.map(|(q, k)| (&q[..], &k[..])),
             v_norm: attention.v_norm,
+            norms_behind_rope: attention.qk_norm == QkNorm::PerHeadBehindRope,
+            growth: attention.query_growth,
             rotate_k: self.rotate_k,
             rotate_v: self.rotate_v,
             // Those of models with a layer of the KV cache for each with attention.
@@ -253,6 +258,19 @@ impl Forward<'_> {
         self.scratch.put(Buffer::Heads, input);
         self.scratch.put(Buffer::Attended, output);
         result
+    }
+
+    /// What is between the products of an MLP without gates.
+    fn activate(&mut self, layer: usize) -> Result<(), TaskPanic> {
+        let spec = &self.spec.layers[layer];
+        let (activation, width) = (spec.activation(), spec.intermediate());
+        let gated = &mut self.scratch.rows_mut(Buffer::Gated, self.rows)[..self.rows * width];
+        activate_rows(
+            (&mut *self.pool, self.isa),
+            gated,
+            (self.rows, width),
+            activation,
+        )
     }
 
     fn experts(&mut self, layer: usize, input: Buffer) -> Result<(), TaskPanic> {

@@ -125,12 +125,20 @@ pub(crate) fn gelu_tanh<S: Simd>(s: S, x: S::F) -> S::F {
     s.div(x, s.add(s.splat(1.0), exp(s, u)))
 }
 
-/// What opens the gates of an MLP.
+/// The square of what is above 0.
+#[inline(always)]
+fn relu2<S: Simd>(s: S, x: S::F) -> S::F {
+    let above = s.max(x, s.splat(0.0));
+    s.mul(above, above)
+}
+
+/// What opens the gates of an MLP, or what its first product goes through.
 #[inline(always)]
 pub(crate) fn activate<S: Simd>(s: S, activation: Activation, x: S::F) -> S::F {
     match activation {
         Activation::Silu => silu(s, x),
         Activation::GeluTanh => gelu_tanh(s, x),
+        Activation::Relu2 => relu2(s, x),
     }
 }
 
@@ -334,7 +342,8 @@ mod tests {
     #[test]
     fn instruction_sets_agree_bit_for_bit() {
         let x = sweep();
-        for function in [None, Some(Activation::Silu), Some(Activation::GeluTanh)] {
+        let activations = [Activation::Silu, Activation::GeluTanh, Activation::Relu2];
+        for function in activations.map(Some).into_iter().chain([None]) {
             let want = Isa::detect().run(Map(&x, function));
             for isa in Isa::available() {
                 let got = isa.run(Map(&x, function));

@@ -5,7 +5,7 @@ use crate::model::ops::{Buffer, LinearName, Op as ModelOp, forward};
 use crate::model::{AttentionSpec, Feature, LayerSpec, ModelSpec, RecurrentSpec, TensorName};
 
 /// What this backend computes beyond a plain layer.
-pub(super) const FEATURES: [Feature; 28] = [
+pub(super) const FEATURES: [Feature; 34] = [
     Feature::NoRope,
     Feature::PartialRope,
     Feature::Scale,
@@ -18,9 +18,15 @@ pub(super) const FEATURES: [Feature; 28] = [
     Feature::NormBoth,
     Feature::ParallelMlp,
     Feature::GeluTanh,
+    Feature::Relu2,
+    Feature::PlainMlp,
+    Feature::MlpBias,
     Feature::LayerNorm,
     Feature::NormBias,
     Feature::NormFromOne,
+    Feature::QkNormBehindRope,
+    Feature::QueryGrowth,
+    Feature::LmHeadBias,
     Feature::EmbeddingMultiplier,
     Feature::ResidualMultiplier,
     Feature::LogitMultiplier,
@@ -62,6 +68,7 @@ pub(super) enum Op<N, L> {
     /// See the model's operation of this name, as the next.
     OpenAttended(usize),
     Recur(usize),
+    Activate(usize),
     /// See the model's operation of this name.
     Experts {
         layer: usize,
@@ -128,6 +135,7 @@ pub(super) fn program(spec: &ModelSpec, rotate_back: bool) -> Vec<NamedOp> {
             ModelOp::Attend(layer) => Op::Attend(layer),
             ModelOp::OpenAttended(layer) => Op::OpenAttended(layer),
             ModelOp::Recur(layer) => Op::Recur(layer),
+            ModelOp::Activate(layer) => Op::Activate(layer),
             ModelOp::Gate(_) => unreachable!("gates are fused into their product"),
             ModelOp::Experts { layer, input } => Op::Experts { layer, input },
             ModelOp::Add => Op::Add,

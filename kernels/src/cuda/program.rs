@@ -330,6 +330,7 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
             ModelOp::Gate(layer) => {
                 ops.push(Op::Gate(layer, spec.layers[layer].activation()));
             }
+            ModelOp::Activate(_) => unreachable!("MLPs without gates are refused, by name"),
             ModelOp::Experts { layer, input } => {
                 normed(&mut ops, (&mut add, &mut bias), input);
                 if std::mem::take(&mut add) {

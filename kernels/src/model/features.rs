@@ -35,12 +35,24 @@ pub enum Feature {
     ParallelMlp,
     /// [`Activation::GeluTanh`].
     GeluTanh,
+    /// [`Activation::Relu2`].
+    Relu2,
+    /// [`Mlp::Plain`].
+    PlainMlp,
+    /// [`PlainMlp::bias`](super::PlainMlp::bias).
+    MlpBias,
     /// [`NormKind::Layer`].
     LayerNorm,
     /// [`Norms::bias`].
     NormBias,
     /// [`Norms::from_one`].
     NormFromOne,
+    /// [`QkNorm::PerHeadBehindRope`].
+    QkNormBehindRope,
+    /// [`AttentionSpec::query_growth`].
+    QueryGrowth,
+    /// [`ModelSpec::lm_head_bias`].
+    LmHeadBias,
     /// [`ModelSpec::embedding_multiplier`] is not 1.
     EmbeddingMultiplier,
     /// [`ModelSpec::residual_multiplier`] is not 1.
@@ -118,9 +130,18 @@ impl fmt::Display for Feature {
             Self::NormBoth => "norms before and after attention or MLP",
             Self::ParallelMlp => "an MLP beside attention",
             Self::GeluTanh => "gates opened by GELU (gelu_pytorch_tanh)",
+            Self::Relu2 => "the square of ReLU (relu2)",
+            Self::PlainMlp => "an MLP without gates",
+            Self::MlpBias => "a bias of an MLP",
             Self::LayerNorm => "LayerNorm",
             Self::NormBias => "a bias of norms",
             Self::NormFromOne => "norms whose weights count from 1",
+            Self::QkNormBehindRope => "a norm of queries and keys behind RoPE",
+            Self::QueryGrowth => {
+                "queries that grow with their position (llama_4_scaling_beta; they do not with a \
+                 --max-context of up to original_max_position_embeddings)"
+            }
+            Self::LmHeadBias => "a bias of the output projection",
             Self::EmbeddingMultiplier => "a multiplier of embeddings",
             Self::ResidualMultiplier => "a multiplier of what layers add (residual_multiplier)",
             Self::LogitMultiplier => "a multiplier of logits (logit_scale, logits_scaling)",
@@ -184,6 +205,7 @@ impl ModelSpec {
             logit_soft_cap,
             per_layer_inputs,
             tied_embeddings: _,
+            lm_head_bias,
             max_positions: _,
             ropes: _,
             layers: _,
@@ -201,6 +223,7 @@ impl ModelSpec {
             (Feature::LogitSoftCap, logit_soft_cap.is_some()),
             (Feature::PerLayerInputs, per_layer_inputs.is_some()),
             (Feature::UnevenHeads, has_uneven_heads),
+            (Feature::LmHeadBias, *lm_head_bias),
         ])
     }
 
@@ -219,18 +242,22 @@ impl ModelSpec {
             Mixer::Recurrent(RecurrentSpec::ShortConv(_)) => vec![Feature::ShortConv],
         };
         let norms = [*mixer_norm, *mlp_norm];
-        let (activation, has_experts) = match mlp {
+        let (activation, plain, has_experts) = match mlp {
             Mlp::Dense {
                 intermediate: _,
                 activation,
-            } => (*activation, false),
-            Mlp::Experts(_) => (Activation::Silu, true),
+            } => (*activation, None, false),
+            Mlp::Plain(plain) => (plain.activation, Some(plain), false),
+            Mlp::Experts(_) => (Activation::Silu, None, true),
         };
         features.extend(needed(&[
             (Feature::NormAfter, norms.contains(&NormPlace::After)),
             (Feature::NormBoth, norms.contains(&NormPlace::Both)),
             (Feature::ParallelMlp, *mlp_norm == NormPlace::Shared),
             (Feature::GeluTanh, activation == Activation::GeluTanh),
+            (Feature::Relu2, activation == Activation::Relu2),
+            (Feature::PlainMlp, plain.is_some()),
+            (Feature::MlpBias, plain.is_some_and(|plain| plain.bias)),
             (Feature::Experts, has_experts),
             (Feature::OutputScale, *output_scale),
         ]));
@@ -254,6 +281,7 @@ impl ModelSpec {
             v_is_k: _,
             v_norm,
             output_gate,
+            query_growth,
         } = attention;
         let rotary_dim = rope.map(|index| self.ropes[index].rotary_dim());
         needed(&[
@@ -273,7 +301,12 @@ impl ModelSpec {
             (Feature::WholeQkNorm, *qk_norm == QkNorm::Whole),
             (Feature::SharedKv, kv_from.is_some()),
             (Feature::ValueNorm, *v_norm),
+            (
+                Feature::QkNormBehindRope,
+                *qk_norm == QkNorm::PerHeadBehindRope,
+            ),
             (Feature::OutputGate, *output_gate),
+            (Feature::QueryGrowth, query_growth.is_some()),
         ])
     }
 }
@@ -288,8 +321,8 @@ fn needed(all: &[(Feature, bool)]) -> Vec<Feature> {
 mod tests {
     use super::*;
     use crate::model::{
-        ExpertActivation, ExpertsSpec, GatedDeltaSpec, PerLayerInputs, Rope, Routing,
-        ShortConvSpec, UniformModel,
+        ExpertActivation, ExpertsSpec, GatedDeltaSpec, PerLayerInputs, PlainMlp, QueryGrowth, Rope,
+        Routing, ShortConvSpec, UniformModel,
     };
 
     fn plain() -> ModelSpec {
@@ -325,7 +358,7 @@ mod tests {
     fn every_feature_is_refused_by_name_and_layer() {
         assert_eq!(plain().refuse_beyond("a backend", &[]), Ok(()));
         type Change = fn(&mut LayerSpec);
-        let changes: [(Feature, Change); 18] = [
+        let changes: [(Feature, Change); 20] = [
             (Feature::NoRope, |l| l.attention_mut().rope = None),
             (Feature::Scale, |l| l.attention_mut().scale = 1.0),
             (Feature::Window, |l| l.attention_mut().window = Some(8)),
@@ -348,6 +381,15 @@ mod tests {
                 };
             }),
             (Feature::Experts, |l| l.mlp = Mlp::Experts(experts())),
+            (Feature::QkNormBehindRope, |l| {
+                l.attention_mut().qk_norm = QkNorm::PerHeadBehindRope;
+            }),
+            (Feature::QueryGrowth, |l| {
+                l.attention_mut().query_growth = Some(QueryGrowth {
+                    beta: 0.1,
+                    interval: 16,
+                });
+            }),
             (Feature::OutputGate, |l| {
                 l.attention_mut().output_gate = true
             }),
@@ -381,7 +423,7 @@ mod tests {
             assert_eq!(spec.refuse_beyond("a backend", &[feature]), Ok(()));
         }
         type ModelChange = fn(&mut ModelSpec);
-        let changes: [(Feature, ModelChange); 9] = [
+        let changes: [(Feature, ModelChange); 10] = [
             (Feature::LayerNorm, |m| m.norms.kind = NormKind::Layer),
             (Feature::NormBias, |m| m.norms.bias = true),
             (Feature::NormFromOne, |m| m.norms.from_one = true),
@@ -400,6 +442,7 @@ mod tests {
             (Feature::UnevenHeads, |m| {
                 m.layers[1].attention_mut().kv_heads = 1
             }),
+            (Feature::LmHeadBias, |m| m.lm_head_bias = true),
         ];
         for (feature, change) in changes {
             let mut spec = plain();
@@ -410,6 +453,23 @@ mod tests {
             assert_eq!(spec.refuse_beyond(backend, &[]), refused);
             assert_eq!(spec.refuse_beyond(backend, &[feature]), Ok(()));
         }
+        let mut spec = plain();
+        spec.layers[1].mlp = Mlp::Plain(PlainMlp {
+            intermediate: 64,
+            activation: Activation::Relu2,
+            bias: true,
+        });
+        let mut computed = Vec::new();
+        for feature in [Feature::Relu2, Feature::PlainMlp, Feature::MlpBias] {
+            let refused = Err(SpecError::NotComputed {
+                backend: "a backend",
+                feature,
+                layer: 1,
+            });
+            assert_eq!(spec.refuse_beyond("a backend", &computed), refused);
+            computed.push(feature);
+        }
+        assert_eq!(spec.refuse_beyond("a backend", &computed), Ok(()));
         let mut spec = plain();
         spec.ropes[0].inv_freq.truncate(8);
         let error = spec.refuse_beyond("the CPU backend", &[]).unwrap_err();

@@ -10,6 +10,8 @@ mod features;
 mod key_scales;
 mod kv_place;
 pub(crate) mod ops;
+mod plain_mlp;
+mod query_growth;
 mod random;
 mod recurrent;
 mod rope;
@@ -26,6 +28,8 @@ pub use experts::{
 pub use features::Feature;
 pub use key_scales::{KeyScaleError, OnlineKeyScales};
 pub use kv_place::KvPlace;
+pub use plain_mlp::PlainMlp;
+pub use query_growth::QueryGrowth;
 pub use random::RandomWeights;
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 pub(crate) use random::Uniform;

@@ -24,7 +24,7 @@ pub(crate) enum Buffer {
     Attended,
     /// `[gate | up]`.
     GateUp,
-    /// `[intermediate]`: gated, the input of the MLP's last linear layer.
+    /// `[intermediate]`: gated or activated, the input of the MLP's last linear layer.
     Gated,
     /// `[hidden]`: what a part of a layer is about to add to the residual stream.
     Branch,
@@ -54,6 +54,8 @@ pub(crate) enum LinearName {
     O(usize),
     /// Gate and up of an MLP, or of a shared expert.
     GateUp(usize),
+    /// The first product of an MLP without gates.
+    Up(usize),
     /// The last product of an MLP, or of a shared expert.
     Down(usize),
     /// Gate and up of every expert of a layer, stacked. No operation of its own: part of
@@ -106,6 +108,7 @@ impl LinearName {
             Self::GateUp(layer) if is_shared(layer) => of(layer, &[L::SharedGate, L::SharedUp]),
             Self::Down(layer) if is_shared(layer) => of(layer, &[L::SharedDown]),
             Self::GateUp(layer) => of(layer, &[L::Gate, L::Up]),
+            Self::Up(layer) => of(layer, &[L::Up]),
             Self::Down(layer) => of(layer, &[L::Down]),
             Self::ExpertGateUp(layer) => of(layer, &[L::ExpertGate, L::ExpertUp]),
             Self::ExpertDown(layer) => of(layer, &[L::ExpertDown]),
@@ -121,6 +124,7 @@ impl LinearName {
     pub(crate) fn biases(self, spec: &ModelSpec) -> Vec<TensorName> {
         use LayerTensor as L;
         let has_biases = |layer: usize| spec.layers[layer].experts().is_some_and(|e| e.biases);
+        let is_biased = |layer: usize| spec.layers[layer].plain_mlp().is_some_and(|p| p.bias);
         match self {
             Self::Qkv(layer) if spec.attention(layer).qkv_bias => {
                 let has_kv = spec.attention(layer).kv_from.is_none();
@@ -138,6 +142,9 @@ impl LinearName {
             Self::Recurrent(layer) if spec.layers[layer].has_o_bias() => {
                 vec![TensorName::Layer(layer, L::ConvInBias)]
             }
+            Self::Up(layer) if is_biased(layer) => vec![TensorName::Layer(layer, L::UpBias)],
+            Self::Down(layer) if is_biased(layer) => vec![TensorName::Layer(layer, L::DownBias)],
+            Self::LmHead if spec.lm_head_bias => vec![TensorName::LmHeadBias],
             Self::ExpertGateUp(layer) if has_biases(layer) => {
                 let names = [L::ExpertGateBias, L::ExpertUpBias];
                 names.map(|t| TensorName::Layer(layer, t)).to_vec()
@@ -200,6 +207,8 @@ pub(crate) enum Op {
     Recur(usize),
     /// `Gated = activation(gate) ⊙ up`.
     Gate(usize),
+    /// `Gated = activation(Gated)`, of an MLP without gates.
+    Activate(usize),
     /// `Branch` = the sum of the chosen experts' outputs of a layer, and of what is there, which
     /// the shared expert has put out, if there is one; that is multiplied by its score before, if
     /// it has one.
@@ -313,6 +322,7 @@ fn mlp(ops: &mut Vec<Op>, index: usize, layer: &LayerSpec) {
     };
     match &layer.mlp {
         Mlp::Dense { .. } => dense(ops, index, input),
+        Mlp::Plain(_) => plain(ops, index, input),
         Mlp::Experts(experts) => {
             if experts.shared.is_some() {
                 dense(ops, index, input);
@@ -351,6 +361,21 @@ fn dense(ops: &mut Vec<Op>, index: usize, input: Buffer) {
         output: Buffer::GateUp,
     });
     ops.push(Op::Gate(index));
+    ops.push(Op::Linear {
+        linear: LinearName::Down(index),
+        input: Buffer::Gated,
+        output: Buffer::Branch,
+    });
+}
+
+/// An MLP without gates.
+fn plain(ops: &mut Vec<Op>, index: usize, input: Buffer) {
+    ops.push(Op::Linear {
+        linear: LinearName::Up(index),
+        input,
+        output: Buffer::Gated,
+    });
+    ops.push(Op::Activate(index));
     ops.push(Op::Linear {
         linear: LinearName::Down(index),
         input: Buffer::Gated,

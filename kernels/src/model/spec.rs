@@ -6,6 +6,8 @@
 
 use super::experts::ExpertsSpec;
 use super::kv_place::{self, KvPlace};
+use super::plain_mlp::PlainMlp;
+use super::query_growth::QueryGrowth;
 use super::recurrent::RecurrentSpec;
 use super::rope::Rope;
 use super::spec_error::SpecError;
@@ -34,6 +36,8 @@ pub struct ModelSpec {
     pub per_layer_inputs: Option<PerLayerInputs>,
     /// The embedding is also the output projection; there is no `LmHead` tensor.
     pub tied_embeddings: bool,
+    /// The output projection has a bias (Phi).
+    pub lm_head_bias: bool,
     /// Positions the model was made for.
     pub max_positions: usize,
     /// The rotary embeddings that layers refer to.
@@ -111,11 +115,13 @@ pub enum Mlp {
         /// What opens the gates.
         activation: Activation,
     },
+    /// `W_down activation(W_up x)`, without gates (Nemotron, StarCoder2).
+    Plain(PlainMlp),
     /// Several MLPs, of which each token goes through a few.
     Experts(ExpertsSpec),
 }
 
-/// What opens the gates of an MLP.
+/// What opens the gates of an MLP, or what its first product goes through where it has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Activation {
     /// `x / (1 + e^-x)`.
@@ -123,6 +129,8 @@ pub enum Activation {
     Silu,
     /// `x / 2 (1 + tanh(sqrt(2 / π) (x + 0.044715 x³)))`, the approximation of GELU (Gemma).
     GeluTanh,
+    /// `max(x, 0)²` (Nemotron).
+    Relu2,
 }
 
 /// Where the norm of a part of a layer stands. `f` is the part, `x` the residual stream.
@@ -178,7 +186,7 @@ pub struct AttentionSpec {
     pub qkv_bias: bool,
     /// The output projection has a bias.
     pub o_bias: bool,
-    /// How queries and keys are normalised before RoPE.
+    /// How queries and keys are normalised.
     pub qk_norm: QkNorm,
     /// Its `V` tensor is its `K` tensor, which checkpoints store once (Gemma 4). Where weights lie
     /// depends on it, what is computed does not.
@@ -187,9 +195,11 @@ pub struct AttentionSpec {
     pub v_norm: bool,
     /// What attention puts out is multiplied by the sigmoid of a product of its own (Qwen3-Next).
     pub output_gate: bool,
+    /// How queries grow with their position.
+    pub query_growth: Option<QueryGrowth>,
 }
 
-/// How queries and keys are RMS-normalised before RoPE.
+/// How queries and keys are RMS-normalised, before RoPE but for one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QkNorm {
     /// Not at all.
@@ -199,6 +209,8 @@ pub enum QkNorm {
     PerHead,
     /// The projection as a whole; weights as wide as it (OLMo 2).
     Whole,
+    /// Every head by itself behind RoPE; weights `[head_dim]` (HunYuan).
+    PerHeadBehindRope,
 }
 
 /// Heads of attention.
@@ -253,6 +265,7 @@ impl AttentionSpec {
             v_is_k: false,
             v_norm: false,
             output_gate: false,
+            query_growth: None,
         }
     }
 
@@ -315,11 +328,12 @@ impl LayerSpec {
         }
     }
 
-    /// Rows of `W_gate` and `W_up` that every token is multiplied with: in a layer of experts those
-    /// of the shared one, 0 if there is none.
+    /// Rows of `W_up`, and of `W_gate`, that every token is multiplied with: in a layer of experts
+    /// those of the shared one, 0 if there is none.
     pub fn intermediate(&self) -> usize {
         match &self.mlp {
             Mlp::Dense { intermediate, .. } => *intermediate,
+            Mlp::Plain(plain) => plain.intermediate,
             Mlp::Experts(experts) => experts.shared.map_or(0, |shared| shared.intermediate),
         }
     }
@@ -327,16 +341,25 @@ impl LayerSpec {
     /// Its experts, if it has any.
     pub fn experts(&self) -> Option<&ExpertsSpec> {
         match &self.mlp {
-            Mlp::Dense { .. } => None,
+            Mlp::Dense { .. } | Mlp::Plain(_) => None,
             Mlp::Experts(experts) => Some(experts),
         }
     }
 
-    /// What opens the gates of its MLP.
-    /// That of per-layer inputs, too.
+    /// Its MLP, if that has no gates.
+    pub fn plain_mlp(&self) -> Option<&PlainMlp> {
+        match &self.mlp {
+            Mlp::Plain(plain) => Some(plain),
+            Mlp::Dense { .. } | Mlp::Experts(_) => None,
+        }
+    }
+
+    /// What opens the gates of its MLP, and of per-layer inputs, or what is between the products of
+    /// an MLP without gates.
     pub fn activation(&self) -> Activation {
         match &self.mlp {
             Mlp::Dense { activation, .. } => *activation,
+            Mlp::Plain(plain) => plain.activation,
             Mlp::Experts(_) => Activation::Silu,
         }
     }
@@ -507,6 +530,7 @@ impl ModelSpec {
         for (index, layer) in self.layers.iter().enumerate() {
             match &layer.mlp {
                 Mlp::Dense { intermediate, .. } => dimension("intermediate", *intermediate)?,
+                Mlp::Plain(plain) => dimension("intermediate", plain.intermediate)?,
                 Mlp::Experts(experts) => experts.validate()?,
             }
             let norms = [layer.mixer_norm, layer.mlp_norm];
@@ -549,6 +573,9 @@ impl ModelSpec {
         }
         if spec.window == Some(0) {
             return Err(SpecError::Zero("window"));
+        }
+        if let Some(growth) = spec.query_growth {
+            growth.validate()?;
         }
         let Some(index) = spec.rope else {
             return Ok(());
@@ -639,6 +666,7 @@ impl UniformModel {
             logit_soft_cap: None,
             per_layer_inputs: None,
             tied_embeddings: self.tied_embeddings,
+            lm_head_bias: false,
             max_positions: self.max_positions,
             ropes: vec![self.rope],
             layers: vec![layer; self.layers],

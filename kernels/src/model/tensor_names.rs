@@ -23,6 +23,8 @@ pub enum TensorName {
     PerLayerProjection,
     /// `[width]`.
     PerLayerNorm,
+    /// `[vocab]`, only with `lm_head_bias`.
+    LmHeadBias,
     /// A tensor of one layer, counted from 0.
     Layer(usize, LayerTensor),
 }
@@ -101,12 +103,16 @@ pub enum LayerTensor {
     MlpNorm,
     /// `[hidden]`, only with a norm before the MLP that has a bias.
     MlpNormBias,
-    /// `[intermediate][hidden]`, of a dense MLP.
+    /// `[intermediate][hidden]`, of a dense MLP with gates.
     Gate,
     /// `[intermediate][hidden]`, of a dense MLP.
     Up,
+    /// `[intermediate]`, only of an MLP without gates that has biases.
+    UpBias,
     /// `[hidden][intermediate]`, of a dense MLP.
     Down,
+    /// `[hidden]`, only of an MLP without gates that has biases.
+    DownBias,
     /// `[experts][hidden]`, only with experts, as are the following.
     Router,
     /// `[experts]`, only with `router_bias`.
@@ -158,6 +164,7 @@ impl fmt::Display for TensorName {
             Self::PerLayerEmbedding => f.write_str("per-layer embedding"),
             Self::PerLayerProjection => f.write_str("projection of per-layer inputs"),
             Self::PerLayerNorm => f.write_str("norm of per-layer inputs"),
+            Self::LmHeadBias => f.write_str("bias of the output projection"),
             Self::Layer(layer, tensor) => write!(f, "layer {layer} {tensor:?}"),
         }
     }
@@ -212,6 +219,7 @@ impl TensorName {
         let hidden = spec.hidden;
         match self {
             Self::Embedding | Self::LmHead => vec![spec.vocab, hidden],
+            Self::LmHeadBias => vec![spec.vocab],
             Self::FinalNorm | Self::FinalNormBias => vec![hidden],
             Self::PerLayerEmbedding => vec![spec.vocab, spec.per_layer_width()],
             Self::PerLayerProjection => vec![spec.per_layer_width(), hidden],
@@ -278,6 +286,7 @@ impl TensorName {
         if !spec.tied_embeddings {
             names.push(Self::LmHead);
         }
+        names.extend(spec.lm_head_bias.then_some(Self::LmHeadBias));
         names
     }
 }
@@ -339,6 +348,7 @@ impl LayerTensor {
             Self::Gate | Self::Up | Self::SharedGate | Self::SharedUp => {
                 vec![intermediate, hidden]
             }
+            Self::UpBias => vec![intermediate],
             Self::Down | Self::SharedDown => vec![hidden, intermediate],
             Self::Router => vec![experts, hidden],
             Self::RouterBias => vec![experts],
@@ -349,7 +359,7 @@ impl LayerTensor {
             Self::ExpertDownBias => vec![experts, hidden],
             Self::SharedScore => vec![1, hidden],
             Self::OutputScale => vec![1],
-            // Norms.
+            // Norms, and biases of what is added to the residual stream.
             _ => vec![hidden],
         }
     }
@@ -404,6 +414,8 @@ impl LayerTensor {
     fn all(layer: &LayerSpec) -> Vec<Self> {
         let experts = layer.experts();
         let is_dense = experts.is_none();
+        let is_gated = is_dense && layer.plain_mlp().is_none();
+        let has_mlp_biases = layer.plain_mlp().is_some_and(|plain| plain.bias);
         let of_experts = |has: fn(&ExpertsSpec) -> bool| experts.is_some_and(has);
         let has_biases = of_experts(|spec| spec.biases);
         let has_shared = of_experts(|spec| spec.shared.is_some());
@@ -414,9 +426,11 @@ impl LayerTensor {
         let tensors = [
             (Self::AttnPostNorm, layer.mixer_norm.is_after()),
             (Self::MlpNorm, layer.mlp_norm.is_before()),
-            (Self::Gate, is_dense),
+            (Self::Gate, is_gated),
             (Self::Up, is_dense),
+            (Self::UpBias, has_mlp_biases),
             (Self::Down, is_dense),
+            (Self::DownBias, has_mlp_biases),
             (Self::SharedGate, has_shared),
             (Self::SharedUp, has_shared),
             (Self::SharedDown, has_shared),

@@ -2,8 +2,8 @@
 
 use ebb_kernels::model::{
     Activation, ExpertActivation, ExpertGroups, ExpertsSpec, LongRope, Mixer, Mlp, ModelSpec,
-    NormKind, NormPlace, PerLayerInputs, QkNorm, RecurrentSpec, Rope, RouterScores, Routing,
-    SharedExpert, ShortConvSpec,
+    NormKind, NormPlace, PerLayerInputs, PlainMlp, QkNorm, QueryGrowth, RecurrentSpec, Rope,
+    RouterScores, Routing, SharedExpert, ShortConvSpec,
 };
 
 use crate::common::oracle::Oracle;
@@ -253,7 +253,7 @@ fn experts_with_biases_shared_ones_and_a_clamped_gate() {
 
 #[test]
 fn every_feature_of_a_layer() {
-    let changes: [fn(&mut ModelSpec); 12] = [
+    let changes: [fn(&mut ModelSpec); 16] = [
         // OLMo 2: norms after, of whole projections.
         |spec| {
             for layer in &mut spec.layers {
@@ -331,6 +331,51 @@ fn every_feature_of_a_layer() {
             spec.norms.kind = NormKind::Layer;
             spec.norms.bias = true;
             spec.layers[1].mlp_norm = NormPlace::Both;
+        },
+        // Nemotron: no gates; also with biases, and with another activation.
+        |spec| {
+            spec.norms.from_one = true;
+            for (index, layer) in spec.layers.iter_mut().enumerate() {
+                let activations = [Activation::Relu2, Activation::GeluTanh, Activation::Silu];
+                layer.mlp = Mlp::Plain(PlainMlp {
+                    intermediate: 76,
+                    activation: activations[index],
+                    bias: index > 0,
+                });
+            }
+        },
+        // Phi: everything has a bias, and the MLP is beside attention.
+        |spec| {
+            spec.norms.kind = NormKind::Layer;
+            spec.norms.bias = true;
+            spec.tied_embeddings = false;
+            spec.lm_head_bias = true;
+            for layer in &mut spec.layers {
+                layer.mlp_norm = NormPlace::Shared;
+                layer.attention_mut().qkv_bias = true;
+                layer.attention_mut().o_bias = true;
+                layer.mlp = Mlp::Plain(PlainMlp {
+                    intermediate: 40,
+                    activation: Activation::GeluTanh,
+                    bias: true,
+                });
+            }
+        },
+        // HunYuan: queries and keys are normed behind RoPE.
+        |spec| {
+            for layer in &mut spec.layers {
+                layer.attention_mut().qk_norm = QkNorm::PerHeadBehindRope;
+            }
+            spec.layers[1].attention_mut().rope = None;
+        },
+        // Ministral 3: queries grow.
+        |spec| {
+            for (index, layer) in spec.layers.iter_mut().enumerate() {
+                layer.attention_mut().query_growth = Some(QueryGrowth {
+                    beta: 0.3,
+                    interval: 16 << index,
+                });
+            }
         },
     ];
     for layers in changes {

@@ -38,7 +38,7 @@ pub struct KeyScales {
 
 /// What models with key scales may have beyond a plain layer. Channels that do not rotate in pairs
 /// across the halves of a head could not share a λ.
-pub(super) const KEY_SCALE_FEATURES: [Feature; 18] = [
+pub(super) const KEY_SCALE_FEATURES: [Feature; 23] = [
     Feature::NoRope,
     Feature::Scale,
     Feature::Window,
@@ -50,6 +50,11 @@ pub(super) const KEY_SCALE_FEATURES: [Feature; 18] = [
     Feature::Experts,
     Feature::ParallelMlp,
     Feature::GeluTanh,
+    Feature::Relu2,
+    Feature::PlainMlp,
+    Feature::MlpBias,
+    Feature::QueryGrowth,
+    Feature::LmHeadBias,
     Feature::LayerNorm,
     Feature::NormBias,
     Feature::NormFromOne,

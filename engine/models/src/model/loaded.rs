@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ebb_kernels::model::{ModelSpec, OnlineKeyScales, TensorName, WeightSource};
+use ebb_kernels::model::{
+    Mixer, ModelSpec, OnlineKeyScales, QueryGrowth, TensorName, WeightSource,
+};
 use ebb_kernels::weight_formats::Quantisation;
 use sha2::{Digest, Sha256};
 
@@ -224,10 +226,17 @@ impl LoadedModel {
     }
 
     /// Says that contexts will have at most `max_positions` tokens. A model with LongRoPE then has
-    /// the frequencies for that length; others do not change.
+    /// the frequencies for that length, and one whose queries grow with their position has none
+    /// that do where contexts end before; others do not change.
     pub fn limit_context(&mut self, max_positions: usize) {
         if self.spec.ropes.iter().any(|rope| rope.long.is_some()) {
             self.spec.max_positions = self.spec.max_positions.min(max_positions);
+        }
+        for layer in &mut self.spec.layers {
+            if let Mixer::Attention(attention) = &mut layer.mixer {
+                let grows = |growth: &QueryGrowth| max_positions > growth.interval as usize;
+                attention.query_growth = attention.query_growth.filter(grows);
+            }
         }
     }
 

@@ -18,9 +18,15 @@ pub(crate) fn gguf_name(name: TensorName) -> String {
         TensorName::FinalNorm => "output_norm.weight".into(),
         TensorName::FinalNormBias => "output_norm.bias".into(),
         TensorName::LmHead => "output.weight".into(),
+        TensorName::LmHeadBias => "output.bias".into(),
         TensorName::Layer(layer, tensor) => {
             let tensor = match tensor {
                 LayerTensor::AttnNorm => "attn_norm.weight",
+                LayerTensor::AttnNormBias => "attn_norm.bias",
+                LayerTensor::MlpNormBias => "ffn_norm.bias",
+                LayerTensor::OBias => "attn_output.bias",
+                LayerTensor::UpBias => "ffn_up.bias",
+                LayerTensor::DownBias => "ffn_down.bias",
                 LayerTensor::Q => "attn_q.weight",
                 LayerTensor::K => "attn_k.weight",
                 LayerTensor::V => "attn_v.weight",
@@ -60,7 +66,17 @@ fn permute(values: &[f32], heads: usize, rows: usize, rotary_dim: usize) -> Vec<
 }
 
 /// Architectures whose files have interleaved heads.
-const INTERLEAVED: [&str; 5] = ["llama", "smollm3", "granite", "glm4", "cohere2"];
+const INTERLEAVED: [&str; 9] = [
+    "llama",
+    "smollm3",
+    "granite",
+    "glm4",
+    "cohere2",
+    "command-r",
+    "ernie4_5",
+    "arcee",
+    "olmo",
+];
 
 /// A tiny model of `architecture`, as a converter would write it.
 pub(crate) fn tiny_gguf(architecture: &str, spec: &ModelSpec) -> GgufBuilder {

@@ -19,6 +19,7 @@ pub(crate) fn hf_name(name: TensorName) -> String {
         TensorName::FinalNorm => "model.norm.weight".into(),
         TensorName::FinalNormBias => "model.norm.bias".into(),
         TensorName::LmHead => "lm_head.weight".into(),
+        TensorName::LmHeadBias => "lm_head.bias".into(),
         TensorName::Layer(layer, tensor) => {
             let tensor = match tensor {
                 LayerTensor::AttnNorm => "input_layernorm.weight",

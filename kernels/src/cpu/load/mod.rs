@@ -205,6 +205,7 @@ impl<W: WeightSource> Loader<'_, W> {
                     Op::ScaleResidual(layer)
                 }
                 Op::OpenAttended(layer) => Op::OpenAttended(layer),
+                Op::Activate(layer) => Op::Activate(layer),
                 Op::Recur(layer) => {
                     weights.recurrent[layer] = self.recurrent(layer)?;
                     Op::Recur(layer)
@@ -311,7 +312,7 @@ impl<W: WeightSource> Loader<'_, W> {
         for name in names {
             let columns = match name {
                 TensorName::Layer(_, L::Gate | L::SharedGate) => Columns::Gate,
-                TensorName::Layer(_, L::Up | L::SharedUp) => Columns::Up,
+                TensorName::Layer(_, L::Up | L::SharedUp) if is_gated => Columns::Up,
                 _ => Columns::From(first),
             };
             let rows = self.tensor(*name)?;

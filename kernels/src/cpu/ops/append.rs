@@ -12,7 +12,7 @@ use crate::cpu::simd::{Isa, Kernel, Simd};
 use crate::cpu::threads::{Pool, TaskPanic};
 use crate::formats::rotation::hadamard;
 use crate::kv::Side;
-use crate::model::{HeadShape, KvPlace};
+use crate::model::{HeadShape, KvPlace, QueryGrowth};
 
 /// What happens to the rows of one layer's fused projection `[rows][q heads | k heads | v heads]`.
 #[derive(Clone, Copy)]
@@ -34,6 +34,10 @@ pub(crate) struct HeadOps<'a> {
     pub(crate) qk_norm: Option<(&'a [f32], &'a [f32])>,
     /// Whether values are normalised by head, without weights.
     pub(crate) v_norm: bool,
+    /// Whether they are normalised behind RoPE, each head by itself.
+    pub(crate) norms_behind_rope: bool,
+    /// How queries grow with their position.
+    pub(crate) growth: Option<QueryGrowth>,
     /// Whether queries and keys are multiplied by a Hadamard matrix.
     pub(crate) rotate_k: bool,
     /// Whether values are, because their projection is not.
@@ -46,6 +50,8 @@ pub(crate) struct HeadOps<'a> {
 /// Where a row's keys and values go.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowPlace {
+    /// Of the token in its sequence.
+    pub(crate) position: u32,
     /// The block, by its number in the tables.
     pub(crate) block: u32,
     /// Token within the block.
@@ -135,13 +141,18 @@ impl Kernel for RowRange<'_, '_> {
                 true => rest.split_at_mut(heads.kv_width()),
                 false => (&mut [][..], &mut [][..]),
             };
+            let growth = ops
+                .growth
+                .map_or(1.0, |growth| growth.factor(place.position));
             let parts = [
-                (&mut *queries, q_norm, 0),
-                (&mut *keys, k_norm, heads.q_heads),
+                (&mut *queries, q_norm, 0, growth),
+                (&mut *keys, k_norm, heads.q_heads, 1.0),
             ];
-            for (part, norm, first) in parts {
-                // Heads by themselves, or the whole projection; of keys, if there are any.
-                if let Some(weight) = norm.filter(|weight| !weight.is_empty()) {
+            for (part, norm, first, growth) in parts {
+                // Of keys, if there are any.
+                let norm = norm.filter(|weight| !weight.is_empty());
+                // Heads by themselves, or the whole projection.
+                if let Some(weight) = norm.filter(|_| !ops.norms_behind_rope) {
                     for part in part.chunks_exact_mut(weight.len()) {
                         rms_norm_in_place(s, part, weight, ops.eps);
                     }
@@ -149,6 +160,12 @@ impl Kernel for RowRange<'_, '_> {
                 for (h, head) in (first..).zip(part.chunks_exact_mut(dim)) {
                     if let Some(angles) = angles {
                         rotate(head, angles);
+                    }
+                    if let Some(weight) = norm.filter(|_| ops.norms_behind_rope) {
+                        rms_norm_in_place(s, head, weight, ops.eps);
+                    }
+                    if growth != 1.0 {
+                        head.iter_mut().for_each(|x| *x *= growth);
                     }
                     if let Some(factors) = ops.key_factors {
                         let factors = &factors[h * (dim / 2)..][..dim / 2];

@@ -6,9 +6,7 @@ use crate::cuda::codecs::Codecs;
 use crate::cuda::driver::{DeviceBuffer, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::experts::ExpertsIo;
-use crate::cuda::ops::{
-    Delta, HeadParts, NormWeights, RecurrentIo, RecurrentWeights, RopeWeights,
-};
+use crate::cuda::ops::{Delta, HeadParts, NormWeights, RecurrentIo, RecurrentWeights, RopeWeights};
 use crate::cuda::params::DevicePtr;
 use crate::cuda::products::{Ends, Residual};
 use crate::cuda::program::{Fused, Norm, Op};

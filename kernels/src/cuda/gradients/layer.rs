@@ -26,7 +26,7 @@ impl Gradients {
         let (q, kv) = (heads.q_width(), heads.kv_width());
         let [queries, keys] = match attention.qk_norm {
             QkNorm::Whole => [(1, q), (1, kv)],
-            QkNorm::None | QkNorm::PerHead => {
+            QkNorm::None | QkNorm::PerHead | QkNorm::PerHeadBehindRope => {
                 [heads.q_heads, heads.kv_heads].map(|count| (count, heads.head_dim))
             }
         };

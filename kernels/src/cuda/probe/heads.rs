@@ -115,7 +115,7 @@ impl HeadsProbe {
         let width = self.width();
         let [q_norm, k_norm] = match norm {
             QkNorm::None => [0; 2],
-            QkNorm::PerHead => [self.spec.head_dim; 2],
+            QkNorm::PerHead | QkNorm::PerHeadBehindRope => [self.spec.head_dim; 2],
             QkNorm::Whole => {
                 [self.spec.q_heads, self.spec.kv_heads].map(|n| n * self.spec.head_dim)
             }

@@ -3,8 +3,9 @@
 
 use ebb_kernels::bf16;
 use ebb_kernels::model::{
-    Activation, ExpertActivation, ExpertsSpec, GatedDeltaSpec, LayerTensor as L, Mlp, ModelSpec,
-    NormKind, NormPlace, QkNorm, RecurrentSpec, RouterScores, TensorName, WeightSource,
+    Activation, AttentionSpec, ExpertActivation, ExpertsSpec, GatedDeltaSpec, LayerTensor as L,
+    Mlp, ModelSpec, NormKind, NormPlace, PlainMlp, QkNorm, RecurrentSpec, RouterScores, TensorName,
+    WeightSource,
 };
 
 fn activate(activation: Activation, x: f64) -> f64 {
@@ -14,6 +15,7 @@ fn activate(activation: Activation, x: f64) -> f64 {
             let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
             x / 2.0 * (1.0 + inner.tanh())
         }
+        Activation::Relu2 => x.max(0.0).powi(2),
     }
 }
 
@@ -104,6 +106,7 @@ impl<W: WeightSource> Oracle<W> {
     ) -> Vec<f64> {
         let name = |t| TensorName::Layer(layer, t);
         let attention = self.spec.attention(layer).clone();
+        let is_behind = attention.qk_norm == QkNorm::PerHeadBehindRope;
         let mut out = self.matmul(name(weight), x);
         if attention.qkv_bias {
             let bias = self.tensor(name(bias));
@@ -112,22 +115,42 @@ impl<W: WeightSource> Oracle<W> {
         let dim = attention.head_dim;
         let normed_at_once = match attention.qk_norm {
             QkNorm::None => None,
-            QkNorm::PerHead => Some(dim),
+            QkNorm::PerHead | QkNorm::PerHeadBehindRope => Some(dim),
             QkNorm::Whole => Some(out.len()),
         };
-        if let Some((norm, width)) = norm.zip(normed_at_once) {
+        let normed = norm.zip(normed_at_once);
+        if let Some((norm, width)) = normed.filter(|_| !is_behind) {
             for part in out.chunks_exact_mut(width) {
                 let normed = self.norm(name(norm), part);
                 part.copy_from_slice(&normed);
             }
         }
+        self.rotate(&attention, &mut out, position);
+        if let Some((norm, width)) = normed.filter(|_| is_behind) {
+            for part in out.chunks_exact_mut(width) {
+                let normed = self.norm(name(norm), part);
+                part.copy_from_slice(&normed);
+            }
+        }
+        if let Some((growth, position)) = attention.query_growth.zip(position)
+            && weight == L::Q
+        {
+            let steps = f64::from(position as u32 / growth.interval);
+            let factor = 1.0 + f64::from(growth.beta) * (1.0 + steps).ln();
+            out.iter_mut().for_each(|x| *x *= factor);
+        }
+        out
+    }
+
+    /// Rotates heads by their position, if they know it.
+    fn rotate(&self, attention: &AttentionSpec, heads: &mut [f64], position: Option<usize>) {
         let Some((position, rope)) = position.zip(attention.rope) else {
-            return out;
+            return;
         };
         let scale = f64::from(self.spec.ropes[rope].scale);
         let frequencies = self.spec.ropes[rope].frequencies(self.spec.max_positions);
         let half = frequencies.len();
-        for head in out.chunks_exact_mut(dim) {
+        for head in heads.chunks_exact_mut(attention.head_dim) {
             let before = head.to_vec();
             for (i, frequency) in frequencies.iter().enumerate() {
                 let angle = f64::from(position as f32 * frequency);
@@ -137,7 +160,6 @@ impl<W: WeightSource> Oracle<W> {
                 head[i + half] = before[i + half] * cos + before[i] * sin;
             }
         }
-        out
     }
 
     /// Feeds the next token; its logits.
@@ -179,6 +201,7 @@ impl<W: WeightSource> Oracle<W> {
             let mlp = self.spec.layers[layer].mlp.clone();
             let mut h = match mlp {
                 Mlp::Dense { .. } => self.dense(layer, [L::Gate, L::Up, L::Down], &h),
+                Mlp::Plain(plain) => self.plain(layer, plain, &h),
                 Mlp::Experts(experts) => self.experts(layer, &experts, &h),
             };
             if mlp_place.is_after() {
@@ -208,7 +231,12 @@ impl<W: WeightSource> Oracle<W> {
         };
         let multiplier = f64::from(self.spec.logit_multiplier);
         let cap = self.spec.logit_soft_cap.map(f64::from);
-        let logits = self.matmul(head, &h).into_iter().map(|x| x * multiplier);
+        let mut logits = self.matmul(head, &h);
+        if self.spec.lm_head_bias {
+            let bias = self.tensor(TensorName::LmHeadBias);
+            logits.iter_mut().zip(bias).for_each(|(x, b)| *x += b);
+        }
+        let logits = logits.into_iter().map(|x| x * multiplier);
         logits
             .map(|x| cap.map_or(x, |cap| cap * (x / cap).tanh()))
             .collect()
@@ -240,6 +268,24 @@ impl<W: WeightSource> Oracle<W> {
         let opened = gate.iter().zip(up);
         let act: Vec<f64> = opened.map(|(g, u)| activate(activation, *g) * u).collect();
         self.matmul(down, &act)
+    }
+
+    /// An MLP without gates.
+    fn plain(&mut self, layer: usize, plain: PlainMlp, h: &[f64]) -> Vec<f64> {
+        let name = |t| TensorName::Layer(layer, t);
+        let bias = |this: &mut Self, out: &mut [f64], bias| {
+            if plain.bias {
+                let bias = this.tensor(name(bias));
+                out.iter_mut().zip(bias).for_each(|(x, b)| *x += b);
+            }
+        };
+        let mut up = self.matmul(name(L::Up), h);
+        bias(self, &mut up, L::UpBias);
+        up.iter_mut()
+            .for_each(|x| *x = activate(plain.activation, *x));
+        let mut down = self.matmul(name(L::Down), &up);
+        bias(self, &mut down, L::DownBias);
+        down
     }
 
     /// A layer of experts, each of which computes everything, whether it is chosen or not.

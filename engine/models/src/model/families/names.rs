@@ -380,6 +380,7 @@ pub(crate) fn llama_hf(tensor: TensorName) -> StoredTensor {
         TensorName::PerLayerNorm => {
             return StoredTensor::own(tensor, "model.per_layer_projection_norm.weight");
         }
+        TensorName::LmHeadBias => return StoredTensor::own(tensor, "lm_head.bias"),
         TensorName::Layer(layer, part) => (layer, part),
     };
     let part = match part {
@@ -418,7 +419,9 @@ pub(crate) fn llama_hf(tensor: TensorName) -> StoredTensor {
         LayerTensor::AttnPostNormBias | LayerTensor::MlpNormBias => "post_attention_layernorm.bias",
         LayerTensor::Gate => "mlp.gate_proj.weight",
         LayerTensor::Up => "mlp.up_proj.weight",
+        LayerTensor::UpBias => "mlp.up_proj.bias",
         LayerTensor::Down => "mlp.down_proj.weight",
+        LayerTensor::DownBias => "mlp.down_proj.bias",
         LayerTensor::MlpPostNorm => "post_feedforward_layernorm.weight",
         LayerTensor::MlpPostNormBias => "post_feedforward_layernorm.bias",
         LayerTensor::InputGate => "per_layer_input_gate.weight",
@@ -462,6 +465,7 @@ pub(crate) fn llama_gguf(tensor: TensorName) -> StoredTensor {
         TensorName::PerLayerNorm => {
             return StoredTensor::own(tensor, "per_layer_proj_norm.weight");
         }
+        TensorName::LmHeadBias => return StoredTensor::own(tensor, "output.bias"),
         TensorName::Layer(layer, part) => (layer, part),
     };
     let part = match part {
@@ -484,7 +488,9 @@ pub(crate) fn llama_gguf(tensor: TensorName) -> StoredTensor {
         LayerTensor::MlpNormBias => "ffn_norm.bias",
         LayerTensor::Gate => "ffn_gate.weight",
         LayerTensor::Up => "ffn_up.weight",
+        LayerTensor::UpBias => "ffn_up.bias",
         LayerTensor::Down => "ffn_down.weight",
+        LayerTensor::DownBias => "ffn_down.bias",
         LayerTensor::MlpPostNorm => "post_ffw_norm.weight",
         LayerTensor::MlpPostNormBias => "post_ffw_norm.bias",
         LayerTensor::InputGate => "inp_gate.weight",

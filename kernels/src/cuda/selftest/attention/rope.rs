@@ -165,7 +165,7 @@ fn name(spec: &HeadSpec, options: HeadOptions) -> String {
     } = options;
     let norm = match norm {
         QkNorm::None => "no",
-        QkNorm::PerHead => "head",
+        QkNorm::PerHead | QkNorm::PerHeadBehindRope => "head",
         QkNorm::Whole => "whole",
     };
     let with = |is: bool, what: &'static str| if is { what } else { "" };
