@@ -564,8 +564,8 @@ mod tests {
         for list in [ops, gated, normed] {
             let attended = |pair: &&[NamedOp]| matches!(pair[0], Op::Attend(_));
             let behind: Vec<_> = list.windows(2).filter(attended).map(|p| p[1]).collect();
-            assert_eq!(behind, [Op::RotateBack; 3]);
-            let all = list.iter().filter(|op| **op == Op::RotateBack);
+            assert_eq!(behind, [0, 1, 2].map(Op::RotateBack));
+            let all = list.iter().filter(|op| matches!(op, Op::RotateBack(_)));
             assert_eq!(all.count(), 3);
         }
     }

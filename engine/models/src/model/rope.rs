@@ -29,6 +29,9 @@ pub(super) enum Scaling {
     Factors(Vec<f32>),
     /// LongRoPE (Ding et al. 2024, arXiv 2402.13753).
     Long(LongFactors),
+    /// The base multiplied by this to the power of `head_dim / (head_dim - 2)`, so that the longest
+    /// wavelength becomes so many times as long (NTK-aware scaling, HunYuan).
+    Alpha(f64),
 }
 
 /// LongRoPE's parameters: each frequency is divided by its own factor.
@@ -126,6 +129,12 @@ pub(super) fn rope(base: f64, head_dim: usize, scaling: &Scaling) -> Result<Rope
         let expected = format!("an even number up to {MAX_HEAD_DIM}");
         return Err(Refusal::invalid("head_dim", head_dim, expected));
     }
+    let base = match scaling {
+        Scaling::Alpha(alpha) if head_dim > 2 => {
+            base * alpha.powf(head_dim as f64 / (head_dim - 2) as f64)
+        }
+        _ => base,
+    };
     if !(base.is_finite() && base > 1.0) {
         return Err(Refusal::invalid("the RoPE base", base, "a number above 1"));
     }
@@ -140,7 +149,7 @@ pub(super) fn rope(base: f64, head_dim: usize, scaling: &Scaling) -> Result<Rope
             });
             short
         }
-        Scaling::None => plain.collect(),
+        Scaling::None | Scaling::Alpha(_) => plain.collect(),
         Scaling::Linear { factor } => plain.map(|freq| freq / factor).collect(),
         Scaling::Llama3 {
             factor,

@@ -19,6 +19,9 @@ pub(crate) fn gguf_name(name: TensorName) -> String {
         TensorName::FinalNormBias => "output_norm.bias".into(),
         TensorName::LmHead => "output.weight".into(),
         TensorName::LmHeadBias => "output.bias".into(),
+        TensorName::PerLayerEmbedding
+        | TensorName::PerLayerProjection
+        | TensorName::PerLayerNorm => panic!("{name} of a plain model"),
         TensorName::Layer(layer, tensor) => {
             let tensor = match tensor {
                 LayerTensor::AttnNorm => "attn_norm.weight",

@@ -25,9 +25,11 @@ fn what_is_not_supported_is_refused_by_name() {
     assert_eq!(
         text("general.architecture", "mamba"),
         "`general.architecture` is \"mamba\", which is not supported; \
-         supported: cohere2, gemma2, gemma3, glm4, glm4moe, gpt-oss, granite, granitemoe, lfm2, \
-         llama (also for Mistral and Mixtral), mistral3, olmo2, phi3, phimoe, qwen2, qwen2moe, \
-         qwen3, qwen35moe, qwen35, qwen3moe, qwen3next, smollm3"
+         supported: arcee, command-r, cohere2, ernie4_5, gemma, gemma2, gemma3, glm4, \
+         glm4moe, gpt-oss, granite, granitemoe, hunyuan-dense, lfm2, llama (also for Mistral \
+         and Mixtral), mistral3, nemotron, olmo, olmo2, phi2, phi3, phimoe, qwen2, qwen2moe, \
+         qwen3, qwen35moe, qwen35, qwen3moe, qwen3next, seed_oss, smollm3, stablelm, \
+         starcoder2"
     );
     assert_eq!(
         text("general.type", "adapter"),

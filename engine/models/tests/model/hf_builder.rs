@@ -20,6 +20,9 @@ pub(crate) fn hf_name(name: TensorName) -> String {
         TensorName::FinalNormBias => "model.norm.bias".into(),
         TensorName::LmHead => "lm_head.weight".into(),
         TensorName::LmHeadBias => "lm_head.bias".into(),
+        TensorName::PerLayerEmbedding
+        | TensorName::PerLayerProjection
+        | TensorName::PerLayerNorm => panic!("{name} of a plain model"),
         TensorName::Layer(layer, tensor) => {
             let tensor = match tensor {
                 LayerTensor::AttnNorm => "input_layernorm.weight",

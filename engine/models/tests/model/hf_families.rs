@@ -397,14 +397,63 @@ fn what_a_gemma_leaves_out_is_the_class_default() {
 }
 
 #[test]
+fn queries_of_ministral_3_grow_beyond_the_original_context() {
+    let growth = |fields: Value, context: usize| {
+        let mut files = with_fields("ministral3", fields);
+        let config = files.config.as_object_mut().expect("an object");
+        for field in ["rope_theta", "rope_scaling"] {
+            config.remove(field);
+        }
+        let mut model = files.open().expect("a valid model");
+        assert!(model.notes.is_empty(), "{:?}", model.notes);
+        model.limit_context(context);
+        let growth = model.spec.attention(1).query_growth;
+        growth.map(|growth| (growth.beta, growth.interval))
+    };
+    // As the class has it where the file does not say so.
+    assert_eq!(growth(json!({}), 16385), Some((0.1, 16384)));
+    assert_eq!(growth(json!({}), 16384), None);
+    let yarn = |beta: Value| {
+        json!({ "rope_parameters": {
+            "rope_type": "yarn", "type": "yarn", "rope_theta": 10000.0, "factor": 16.0,
+            "original_max_position_embeddings": 64, "llama_4_scaling_beta": beta,
+            "max_position_embeddings": 1024
+        } })
+    };
+    assert_eq!(growth(yarn(json!(0.5)), 65), Some((0.5, 64)));
+    assert_eq!(growth(yarn(json!(null)), 65), None);
+    let mut files = with_fields("ministral3", yarn(json!(-1.0)));
+    assert!(files.refusal().1.contains("what queries grow by"));
+    files.config["rope_parameters"]["original_max_position_embeddings"] = json!(2.5);
+    assert!(
+        files
+            .refusal()
+            .1
+            .starts_with("`original_max_position_embeddings` is 2.5")
+    );
+}
+
+#[test]
 fn fields_that_ask_for_another_computation_are_refused() {
     for (family, field, value) in [
+        ("cohere", "use_qk_norm", json!(true)),
         ("cohere2", "use_qk_norm", json!(true)),
+        ("ernie4_5", "use_bias", json!(true)),
+        ("ernie4_5", "compression_ratio", json!(2.0)),
+        ("gemma", "hidden_act", json!("silu")),
+        ("gemma", "use_bidirectional_attention", json!(true)),
+        ("hunyuan_v1_dense", "use_cla", json!(true)),
+        ("hunyuan_v1_dense", "use_qk_norm", json!(false)),
+        ("olmo", "clip_qkv", json!(8.0)),
+        ("phi", "qk_layernorm", json!(true)),
+        ("seed_oss", "mlp_bias", json!(true)),
+        ("stablelm", "qk_layernorm", json!(true)),
         ("gemma3_text", "attn_logit_softcapping", json!(50.0)),
         ("gemma3_text", "hidden_activation", json!("relu")),
         ("granite", "mlp_bias", json!(true)),
         ("granite", "logits_scaling", json!(0.0)),
         ("granite", "residual_multiplier", json!(-1.0)),
+        ("granite_swa", "layer_rope_theta", json!([10000.0])),
     ] {
         let (file, sentence) = with_fields(family, json!({ field: value })).refusal();
         assert_eq!(file, "config.json");
@@ -428,11 +477,14 @@ fn what_is_not_supported_is_refused_by_name() {
     assert_eq!(
         sentence("model_type", json!("gpt2")),
         "`model_type` is \"gpt2\", which is not supported; supported: \
-         afmoe, cohere2, cohere2_moe, cwm, dots1, ernie4_5_moe, exaone4, exaone_moe, \
-         flex_olmo, gemma2, gemma3_text, glm4, glm4_moe, gpt_oss, granite, granitemoe, \
-         granitemoe_swa, granitemoeshared, hy_v3, lfm2, lfm2_moe, llama, mellum, minimax_m2, \
-         ministral, mistral, mixtral, olmo2, olmo3, olmoe, phi3, phimoe, qwen2, qwen2_moe, \
-         qwen3, qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, smollm3, solar_open"
+         afmoe, arcee, cohere, cohere2, cohere2_moe, cwm, dots1, ernie4_5, ernie4_5_moe, \
+         exaone4, exaone_moe, flex_olmo, gemma, gemma2, gemma3_text, gemma4_text, glm, glm4, \
+         glm4_moe, gpt_oss, granite, granite_swa, granitemoe, granitemoe_swa, \
+         granitemoeshared, helium, hunyuan_v1_dense, hy_v3, lfm2, lfm2_moe, llama, mellum, \
+         minimax_m2, ministral, ministral3, mistral, mixtral, nemotron, olmo, olmo2, olmo3, \
+         olmoe, phi, phi3, phimoe, qwen2, qwen2_moe, qwen3, qwen3_5_moe_text, qwen3_5_text, \
+         qwen3_moe, qwen3_next, seed_oss, smollm3, solar_open, stablelm, starcoder2, \
+         vaultgemma"
     );
     assert_eq!(
         sentence("architectures", json!(["LlamaForSequenceClassification"])),
@@ -447,7 +499,7 @@ fn what_is_not_supported_is_refused_by_name() {
         "`quantization_config.quant_method` is \"quip\", which is not supported; supported: awq, \
          compressed-tensors, fbgemm_fp8, fp8, gptq, modelopt, modelopt_fp4, mxfp4"
     );
-    assert!(sentence("hidden_act", json!("gelu")).ends_with("silu, gelu_pytorch_tanh"));
+    assert!(sentence("hidden_act", json!("gelu")).ends_with("silu, gelu_pytorch_tanh, relu2"));
     assert!(sentence("attention_bias", json!(true)).ends_with("supported: false"));
     assert!(sentence("mlp_bias", json!(true)).ends_with("supported: false"));
     assert!(sentence("partial_rotary_factor", json!(0.5)).ends_with("supported: 1"));

@@ -175,6 +175,18 @@ fn rerankers_and_embedders_are_refused() {
 }
 
 #[test]
+fn a_prompt_that_sees_what_follows_is_refused() {
+    let family = tiny::family("gemma");
+    let spec = tiny::spec(family, true);
+    let files = with_images(family, &spec, "PaliGemma", PLACES[1].1);
+    let (_, sentence) = files.refusal();
+    assert!(
+        sentence.starts_with("`model_type` is \"paligemma\""),
+        "{sentence}"
+    );
+}
+
+#[test]
 fn an_unknown_text_part_is_refused_by_name() {
     let family = tiny::family("llama");
     let spec = tiny::spec(family, true);

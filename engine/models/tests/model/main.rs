@@ -8,6 +8,7 @@ mod fetching;
 mod gguf_builder;
 mod gguf_contents;
 mod gguf_damage;
+mod gguf_dense_families;
 mod gguf_families;
 mod gguf_hostile;
 mod gguf_refusals;

@@ -15,30 +15,22 @@ const FULL_INTERVAL: usize = 2;
 /// Layers of Gemma 2 27B.
 const GGUF_LAYERS_OF_27B: usize = 46;
 
+/// Also VaultGemma's, but for its name.
+pub(super) const TEXT: TextType = TextType {
+    model_types: &["gemma2"],
+    sizes: r#"{
+        "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 256000,
+        "max_position_embeddings": 8192
+    }"#,
+    constants: r#"{"head_dim": 256, "tie_word_embeddings": true, "sliding_window": 4096}"#,
+};
+
 pub(super) static FAMILY: Family = Family {
     name: "gemma2",
     hf_class: "Gemma2ForCausalLM",
-    hf_text: &[TextType {
-        model_types: &["gemma2"],
-        sizes: r#"{
-            "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
-            "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 256000,
-            "max_position_embeddings": 8192
-        }"#,
-        constants: r#"{"head_dim": 256, "tie_word_embeddings": true, "sliding_window": 4096}"#,
-    }],
-    hf_spec: |config| {
-        let mut spec = hf_spec(config, &DEFAULTS)?;
-        let cap = config.number_unless_null("attn_logit_softcapping", 50.0)?;
-        for layer in &mut spec.layers {
-            layer.attention_mut().soft_cap = cap.map(|cap| cap as f32);
-        }
-        let cap = config.number_unless_null("final_logit_softcapping", 30.0)?;
-        spec.logit_soft_cap = cap.map(|cap| cap as f32);
-        let sliding = config.sliding_layers(&spec, FULL_INTERVAL)?;
-        config.put_windows(&mut spec, WindowRule::Always, |layer| sliding[layer])?;
-        Ok(spec)
-    },
+    hf_text: &[TEXT],
+    hf_spec: hf_spec_with_caps,
     hf_tensor,
     gguf: Some(GgufFamily {
         architecture: "gemma2",
@@ -64,12 +56,27 @@ pub(super) static FAMILY: Family = Family {
     }),
 };
 
-/// Also Gemma 3's.
+/// Also VaultGemma's, but for its norms.
+pub(super) fn hf_spec_with_caps(config: &HfConfig) -> Result<ModelSpec, Refusal> {
+    let mut spec = hf_spec(config, &DEFAULTS)?;
+    let cap = config.number_unless_null("attn_logit_softcapping", 50.0)?;
+    for layer in &mut spec.layers {
+        layer.attention_mut().soft_cap = cap.map(|cap| cap as f32);
+    }
+    let cap = config.number_unless_null("final_logit_softcapping", 30.0)?;
+    spec.logit_soft_cap = cap.map(|cap| cap as f32);
+    let sliding = config.sliding_layers(&spec, FULL_INTERVAL)?;
+    config.put_windows(&mut spec, WindowRule::Always, |layer| sliding[layer])?;
+    Ok(spec)
+}
+
+/// Also Gemma's and Gemma 3's.
 pub(super) const DEFAULTS: HfDefaults = HfDefaults {
     ignores_attention_bias: true,
     rotates_part_of_a_head: false,
     rope_scalings: RopeScalings::Common,
     has_ropes_by_kind: false,
+    has_plain_mlp: false,
     has_gemma_activation: true,
 };
 
@@ -112,7 +119,7 @@ pub(super) fn gguf_spec(
 }
 
 /// What embeddings are multiplied with, before it is rounded.
-fn root_of_width(spec: &ModelSpec) -> f32 {
+pub(super) fn root_of_width(spec: &ModelSpec) -> f32 {
     (spec.hidden as f64).sqrt() as f32
 }
 

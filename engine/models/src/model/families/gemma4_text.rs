@@ -59,6 +59,7 @@ const DEFAULTS: HfDefaults = HfDefaults {
     rope_scalings: RopeScalings::Proportional,
     has_ropes_by_kind: true,
     has_gemma_activation: true,
+    has_plain_mlp: false,
 };
 
 /// Everything but what layers share and get beside the residual stream.

@@ -4,32 +4,27 @@
 use ebb_kernels::model::{LayerTensor, ModelSpec, NormPlace, TensorName, UniformModel};
 
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
-use crate::model::hf::config::HfDefaults;
+use crate::model::error::Refusal;
+use crate::model::hf::config::{HfConfig, HfDefaults};
 
 const GATE_UP: &[LayerTensor] = &[LayerTensor::Gate, LayerTensor::Up];
+
+/// Also that of GLM-4 of 2024, but for its name.
+pub(super) const TEXT: TextType = TextType {
+    model_types: &["glm4"],
+    sizes: r#"{
+        "hidden_size": 4096, "intermediate_size": 13696, "num_hidden_layers": 40,
+        "num_attention_heads": 32, "num_key_value_heads": 2, "vocab_size": 151552,
+        "max_position_embeddings": 131072
+    }"#,
+    constants: r#"{"head_dim": 128, "rms_norm_eps": 1.5625e-7, "partial_rotary_factor": 0.5}"#,
+};
 
 pub(super) static FAMILY: Family = Family {
     name: "glm4",
     hf_class: "Glm4ForCausalLM",
-    hf_text: &[TextType {
-        model_types: &["glm4"],
-        sizes: r#"{
-            "hidden_size": 4096, "intermediate_size": 13696, "num_hidden_layers": 40,
-            "num_attention_heads": 32, "num_key_value_heads": 2, "vocab_size": 151552,
-            "max_position_embeddings": 131072
-        }"#,
-        constants: r#"{"head_dim": 128, "rms_norm_eps": 1.5625e-7, "partial_rotary_factor": 0.5}"#,
-    }],
-    hf_spec: |config| {
-        let defaults = HfDefaults {
-            ignores_attention_bias: true,
-            rotates_part_of_a_head: true,
-            ..HfDefaults::default()
-        };
-        let mut model = config.uniform(&defaults)?;
-        model.qkv_bias = config.bool("attention_bias")?.unwrap_or(true);
-        Ok(spec(model))
-    },
+    hf_text: &[TEXT],
+    hf_spec: |config| Ok(spec(hf_model(config)?)),
     hf_tensor: |name| {
         let TensorName::Layer(layer, part) = name else {
             return llama_hf(name);
@@ -64,6 +59,18 @@ pub(super) static FAMILY: Family = Family {
         permutes_qk: true,
     }),
 };
+
+/// Also GLM-4's of 2024.
+pub(super) fn hf_model(config: &HfConfig) -> Result<UniformModel, Refusal> {
+    let defaults = HfDefaults {
+        ignores_attention_bias: true,
+        rotates_part_of_a_head: true,
+        ..HfDefaults::default()
+    };
+    let mut model = config.uniform(&defaults)?;
+    model.qkv_bias = config.bool("attention_bias")?.unwrap_or(true);
+    Ok(model)
+}
 
 fn spec(model: UniformModel) -> ModelSpec {
     let mut spec = model.spec();

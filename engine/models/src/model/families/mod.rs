@@ -11,7 +11,7 @@ mod row_order;
 
 use std::fmt;
 
-use ebb_kernels::model::{ModelSpec, TensorName};
+use ebb_kernels::model::{Mlp, ModelSpec, PlainMlp, TensorName};
 
 use super::error::Refusal;
 use super::gguf::config::GgufConfig;
@@ -31,24 +31,32 @@ macro_rules! families {
 
 families!(
     afmoe,
+    arcee,
+    cohere,
     cohere2,
     cohere2_moe,
     cwm,
     dots1,
+    ernie4_5,
     ernie4_5_moe,
     exaone4,
     exaone_moe,
     flex_olmo,
+    gemma,
     gemma2,
     gemma3_text,
     gemma4_text,
+    glm,
     glm4,
     glm4_moe,
     gpt_oss,
     granite,
+    granite_swa,
     granitemoe,
     granitemoe_swa,
     granitemoeshared,
+    helium,
+    hunyuan_v1_dense,
     hy_v3,
     lfm2,
     lfm2_moe,
@@ -56,11 +64,15 @@ families!(
     mellum,
     minimax_m2,
     ministral,
+    ministral3,
     mistral,
     mixtral,
+    nemotron,
+    olmo,
     olmo2,
     olmo3,
     olmoe,
+    phi,
     phi3,
     phimoe,
     qwen2,
@@ -70,8 +82,12 @@ families!(
     qwen3_5_text,
     qwen3_moe,
     qwen3_next,
+    seed_oss,
     smollm3,
     solar_open,
+    stablelm,
+    starcoder2,
+    vaultgemma,
 );
 
 /// A family of decoder-only transformers.
@@ -206,6 +222,17 @@ impl fmt::Debug for Family {
 impl fmt::Display for Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
+    }
+}
+
+/// Gives every layer an MLP without gates in place of one with.
+fn put_plain_mlp(spec: &mut ModelSpec, bias: bool) {
+    for layer in &mut spec.layers {
+        layer.mlp = Mlp::Plain(PlainMlp {
+            intermediate: layer.intermediate(),
+            activation: layer.activation(),
+            bias,
+        });
     }
 }
 

@@ -50,6 +50,8 @@ enum Layout {
     ByHead,
     /// Rows of a convolution, which are matrices of one row each.
     Taps,
+    /// Not at all: every value is 1.
+    Ones,
 }
 
 /// Rows of a stored tensor that are neighbours in one of the model.
@@ -94,6 +96,20 @@ impl StoredTensor {
             },
             _ => own,
         }
+    }
+
+    /// Nowhere: every value is 1, as of a norm without weights.
+    pub(crate) fn ones(tensor: TensorName) -> Self {
+        Self {
+            layout: Layout::Ones,
+            // No file has such a name.
+            ..Self::own(tensor, tensor.to_string())
+        }
+    }
+
+    /// Whether nothing is stored, since every value is 1.
+    pub(crate) fn is_ones(&self) -> bool {
+        self.layout == Layout::Ones
     }
 
     /// As rows of `name`, which holds `parts` of the same layer one behind the other.
@@ -219,6 +235,7 @@ impl StoredTensor {
                 let experts = 0..self.tensor.shape(spec)[0];
                 experts.map(|expert| self.name_of(expert)).collect()
             }
+            Layout::Ones => Vec::new(),
             _ => vec![self.name.clone()],
         }
     }
@@ -236,6 +253,7 @@ impl StoredTensor {
         let mut shape = self.tensor.shape(spec);
         let outputs = |at: usize| self.parts.iter().map(|part| part.shape(spec)[at]).sum();
         match (self.layout, shape.len()) {
+            (Layout::Ones, _) => {}
             (Layout::Rows | Layout::ByHead, _) => shape[0] = outputs(0),
             (Layout::Taps, _) => shape.insert(1, 1),
             (Layout::OfEachExpert | Layout::InHalves, _) => {
@@ -287,6 +305,7 @@ impl StoredTensor {
         let name = self.name.clone();
         let order = self.order(spec);
         match self.layout {
+            Layout::Ones => Vec::new(),
             Layout::Rows if order.is_some() => {
                 let before = self.first_row(spec);
                 let rows = (first..first + count).filter_map(|row| Some(order?.stored(row)));

@@ -54,6 +54,11 @@ impl GgufWeights {
         })
     }
 
+    /// Whether nothing is stored of a tensor.
+    fn is_ones(&self, name: TensorName) -> bool {
+        (self.family.tensor)(name).is_ones()
+    }
+
     /// Where a tensor lies, and what is stored there.
     fn find(&self, name: TensorName) -> Result<(StoredTensor, &GgufTensor), ModelError> {
         let place = place(&self.file, self.family, name);
@@ -156,7 +161,9 @@ impl WeightSource for GgufWeights {
     type Error = ModelError;
 
     fn shape(&self, name: TensorName) -> Result<Vec<usize>, ModelError> {
-        self.find(name)?;
+        if !self.is_ones(name) {
+            self.find(name)?;
+        }
         // What is stored has the shape that the spec implies: it was checked.
         Ok(name.shape(&self.spec))
     }
@@ -167,6 +174,10 @@ impl WeightSource for GgufWeights {
         first_row: usize,
         out: &mut [bf16],
     ) -> Result<(), ModelError> {
+        if self.is_ones(name) {
+            out.fill(bf16::ONE);
+            return Ok(());
+        }
         let (place, tensor) = self.find(name)?;
         let (kind, data) = (tensor.kind, self.file.data(tensor));
         let read = self.read(name, &place, (kind, data), first_row, out);
@@ -174,6 +185,9 @@ impl WeightSource for GgufWeights {
     }
 
     fn packed(&self, name: TensorName) -> Result<Option<WeightFormat>, ModelError> {
+        if self.is_ones(name) {
+            return Ok(None);
+        }
         let (place, tensor) = self.find(name)?;
         let is_matrix = tensor.shape.len() >= 2;
         // Groups of columns move as a whole or not at all.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::json::{Object, brief};
 use super::quantised::{Quantisation, read_quantisation};
-use super::rope_scaling::{read_rope, read_sliding_base};
+use super::rope_scaling::{read_rope, read_sliding_base, rope_parameters};
 use super::text_part::text_part;
 use crate::model::error::Refusal;
 use crate::model::families::Family;
@@ -95,6 +95,8 @@ pub(crate) struct HfDefaults {
     pub(crate) rotates_part_of_a_head: bool,
     /// How RoPE may be scaled.
     pub(crate) rope_scalings: RopeScalings,
+    /// The MLP has no gates: `mlp_bias` says nothing that is not computed.
+    pub(crate) has_plain_mlp: bool,
     /// `rope_parameters` may have an object for each kind of layers.
     pub(crate) has_ropes_by_kind: bool,
     /// `hidden_activation` names the activation, which is Gemma's without it; otherwise
@@ -114,6 +116,10 @@ pub(crate) enum RopeScalings {
     WithLong,
     /// By `proportional` alone (Gemma 4).
     Proportional,
+    /// `dynamic` may have an `alpha` that its base is multiplied by (HunYuan).
+    WithAlpha,
+    /// Its object also says how queries grow (Ministral 3).
+    WithQueryGrowth,
 }
 
 /// Whether `sliding_window` means anything where neither `use_sliding_window` nor `layer_types`
@@ -157,14 +163,27 @@ impl HfConfig {
         }
     }
 
-    /// True or false.
-    pub(crate) fn bool(&self, key: &str) -> Result<Option<bool>, Refusal> {
-        self.object.bool(key)
+    /// A list of numbers.
+    pub(crate) fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>, Refusal> {
+        self.object.numbers(key)
+    }
+
+    /// A number of the object that says how RoPE is scaled.
+    pub(crate) fn rope_number(&self, key: &str) -> Result<Option<f64>, Refusal> {
+        match rope_parameters(&self.object)? {
+            Some(parameters) => parameters.number(key),
+            None => Ok(None),
+        }
     }
 
     /// A text.
     pub(crate) fn text(&self, key: &str) -> Result<Option<&str>, Refusal> {
         self.object.text(key)
+    }
+
+    /// True or false.
+    pub(crate) fn bool(&self, key: &str) -> Result<Option<bool>, Refusal> {
+        self.object.bool(key)
     }
 
     /// Refuses a field unless it is absent, `null` or false.
@@ -256,11 +275,6 @@ impl HfConfig {
             let sizes = list.as_array()?.iter();
             sizes.map(|size| size.as_u64()?.try_into().ok()).collect()
         })
-    }
-
-    /// A list of numbers.
-    pub(crate) fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>, Refusal> {
-        self.object.numbers(key)
     }
 
     /// A list of as many texts as there are layers, each of them one of `known`.
@@ -431,7 +445,7 @@ impl HfConfig {
         })
     }
 
-    /// What opens the gates of MLPs.
+    /// What opens the gates of MLPs, or what is between the products of those without.
     pub(super) fn activation(&self, defaults: &HfDefaults) -> Result<Activation, Refusal> {
         let (key, default) = match defaults.has_gemma_activation {
             true => ("hidden_activation", Activation::GeluTanh),
@@ -440,9 +454,11 @@ impl HfConfig {
         match self.object.text(key)? {
             None => Ok(default),
             Some("silu" | "swish") => Ok(Activation::Silu),
-            Some("gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
+            // The older ones are the same formula.
+            Some("gelu_pytorch_tanh" | "gelu_new" | "gelu_fast") => Ok(Activation::GeluTanh),
+            Some("relu2") => Ok(Activation::Relu2),
             Some(found) => {
-                let supported = "silu, gelu_pytorch_tanh";
+                let supported = "silu, gelu_pytorch_tanh, relu2";
                 Err(Refusal::unsupported(key, format!("{found:?}"), supported))
             }
         }
@@ -451,7 +467,8 @@ impl HfConfig {
     fn refuse_unsupported(&self, defaults: &HfDefaults) -> Result<(), Refusal> {
         let config = &self.object;
         let attention_bias = (!defaults.ignores_attention_bias).then_some("attention_bias");
-        let all = [attention_bias, Some("mlp_bias"), Some("rope_interleaved")];
+        let mlp_bias = (!defaults.has_plain_mlp).then_some("mlp_bias");
+        let all = [attention_bias, mlp_bias, Some("rope_interleaved")];
         for key in all.into_iter().flatten() {
             if config.bool(key)? == Some(true) {
                 return Err(Refusal::unsupported(key, true, "false"));

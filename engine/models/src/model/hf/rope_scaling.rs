@@ -40,6 +40,21 @@ const DEFAULT_BASE: f64 = 10_000.0;
 const PARTIAL: &str = "partial_rotary_factor";
 const ROTARY_DIM: &str = "rotary_dim";
 
+/// YaRN's fields; the last two are of families whose queries grow, one of which a family reads, and
+/// the other of which is the context length once more.
+const YARN_KEYS: [&str; 10] = [
+    "factor",
+    "original_max_position_embeddings",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "truncate",
+    "mscale",
+    "mscale_all_dim",
+    "llama_4_scaling_beta",
+    "max_position_embeddings",
+];
+
 /// The base of the RoPE of layers with a window, which is not scaled: `default`, or that of the
 /// others without it, unless `rope_parameters` says otherwise.
 pub(super) fn read_sliding_base(config: &Object, default: Option<f64>) -> Result<f64, Refusal> {
@@ -67,6 +82,14 @@ pub(super) fn read_sliding_base(config: &Object, default: Option<f64>) -> Result
     }
 }
 
+/// The object that says how RoPE is scaled, under its new name or its old one.
+pub(super) fn rope_parameters(config: &Object) -> Result<Option<Object>, Refusal> {
+    match config.object("rope_parameters")? {
+        Some(parameters) => Ok(Some(parameters)),
+        None => config.object("rope_scaling"),
+    }
+}
+
 /// Reads the RoPE fields; `positions` is `max_position_embeddings`.
 pub(super) fn read_rope(
     config: &Object,
@@ -79,10 +102,7 @@ pub(super) fn read_rope(
         true => config.size(ROTARY_DIM)?,
         false => None,
     };
-    let parameters = match config.object("rope_parameters")? {
-        Some(parameters) => Some(parameters),
-        None => config.object("rope_scaling")?,
-    };
+    let parameters = rope_parameters(config)?;
     // Where kinds of layers have ropes of their own, this is that of those that see everything.
     let parameters = match parameters {
         Some(all) if defaults.has_ropes_by_kind && all.get(FULL).is_some() => all.object(FULL)?,
@@ -145,7 +165,9 @@ fn read_scaling(
 ) -> Result<Scaling, Refusal> {
     let supported = match defaults.rope_scalings {
         RopeScalings::None => "default",
-        RopeScalings::Common => "default, linear, dynamic, llama3, yarn, mrope",
+        RopeScalings::Common | RopeScalings::WithAlpha | RopeScalings::WithQueryGrowth => {
+            "default, linear, dynamic, llama3, yarn, mrope"
+        }
         RopeScalings::WithLong => "default, linear, dynamic, llama3, yarn, longrope, mrope",
         RopeScalings::Proportional => "default, proportional",
     };
@@ -167,12 +189,26 @@ fn read_scaling(
     if is_proportional && !["default", "proportional"].contains(&kind) {
         return Err(unsupported());
     }
+    const ALPHA: &str = "alpha";
+    let can_have_alpha = defaults.rope_scalings == RopeScalings::WithAlpha;
+    let has_alpha = can_have_alpha && parameters.get(ALPHA).is_some();
+    let has_growth = defaults.rope_scalings == RopeScalings::WithQueryGrowth;
     let own_keys: &[&str] = match kind {
         "proportional" if is_proportional => &["factor"],
         // Positions in time and space (Qwen2-VL) are the same three numbers for each token of a
         // text.
         "default" | "mrope" => &["mrope_section", "mrope_interleaved"],
         "linear" => &["factor"],
+        // HunYuan's files have YaRN's fields beside `alpha`.
+        "dynamic" if has_alpha => &[
+            ALPHA,
+            "factor",
+            "original_max_position_embeddings",
+            "beta_fast",
+            "beta_slow",
+            "mscale",
+            "mscale_all_dim",
+        ],
         "dynamic" => &["factor", "original_max_position_embeddings"],
         "llama3" => &[
             "factor",
@@ -180,16 +216,7 @@ fn read_scaling(
             "high_freq_factor",
             "original_max_position_embeddings",
         ],
-        "yarn" => &[
-            "factor",
-            "original_max_position_embeddings",
-            "attention_factor",
-            "beta_fast",
-            "beta_slow",
-            "truncate",
-            "mscale",
-            "mscale_all_dim",
-        ],
+        "yarn" => &YARN_KEYS[..if has_growth { 10 } else { 8 }],
         // The first name that it had.
         "longrope" | "su" if defaults.rope_scalings == RopeScalings::WithLong => &[
             "short_factor",
@@ -242,6 +269,7 @@ fn read_scaling(
                 factor: positive("factor", 1.0)?.unwrap_or(1.0),
             })
         }
+        "dynamic" if has_alpha => Ok(Scaling::Alpha(needed(ALPHA, 0.0)?)),
         // NTK-aware scaling grows with the text, and only once that is longer than
         // max_position_embeddings. That is the longest context here, so nothing is scaled.
         "dynamic" => {

@@ -67,6 +67,7 @@ pub(super) fn text_part(config: Object) -> Result<TextPart, Refusal> {
         return Err(unknown(&text, text_type));
     };
     check_generates(outer.as_ref().unwrap_or(&text))?;
+    check_sees_before(outer.as_ref())?;
     let mut may_be_tied = text.bool(TIED)? == Some(true);
     if let Some(outer) = &outer {
         text.put(outer, &OUTER);
@@ -101,6 +102,18 @@ fn check_generates(config: &Object) -> Result<(), Refusal> {
     ))
 }
 
+/// PaliGemma's text part is Gemma's, but a token of a prompt sees all of it.
+fn check_sees_before(outer: Option<&Object>) -> Result<(), Refusal> {
+    const TYPE: &str = "model_type";
+    match outer.map(|outer| outer.text(TYPE)).transpose()?.flatten() {
+        Some(found @ "paligemma") => {
+            let supported = "models whose tokens see only those before them";
+            Err(Refusal::unsupported(TYPE, format!("{found:?}"), supported))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn unknown(config: &Object, model_type: &str) -> Refusal {
     let names: Vec<_> = FAMILIES.iter().map(|family| family.name).collect();
     let found = format!("{model_type:?}");
@@ -114,8 +127,10 @@ fn check_class(config: &Object, family: &Family) -> Result<(), Refusal> {
     };
     let classes = architectures.as_array().map_or(&[][..], Vec::as_slice);
     let class = family.hf_class;
-    // Phi-3.5-MoE's file has PhiMoEForCausalLM, transformers PhimoeForCausalLM.
-    let is_class = |found: &str| found.eq_ignore_ascii_case(class);
+    // Phi-3.5-MoE's file has PhiMoEForCausalLM, transformers PhimoeForCausalLM; ERNIE's first ones
+    // have Ernie4_5_ForCausalLM.
+    let plain = |name: &str| name.replace('_', "").to_ascii_lowercase();
+    let is_class = |found: &str| plain(found) == plain(class);
     if classes
         .iter()
         .any(|found| found.as_str().is_some_and(is_class))

@@ -1,0 +1,63 @@
+//! Granite with windows in three of four layers, sinks, and a RoPE base for each layer.
+
+use super::{Family, TextType, granite, llama_hf};
+use crate::model::error::Refusal;
+use crate::model::hf::config::{HfDefaults, WindowRule};
+
+/// One layer of so many sees everything, the first of each, unless the configuration says
+/// otherwise.
+const FULL_INTERVAL: usize = 4;
+
+/// The RoPE base of each layer; a layer of 0 knows no positions.
+const BASES: &str = "layer_rope_theta";
+
+pub(super) static FAMILY: Family = Family {
+    name: "granite_swa",
+    hf_class: "GraniteSWAForCausalLM",
+    hf_text: &[TextType {
+        model_types: &["granite_swa"],
+        sizes: r#"{
+            "hidden_size": 2560, "intermediate_size": 8192, "num_hidden_layers": 24,
+            "num_attention_heads": 20, "num_key_value_heads": 4, "vocab_size": 100352,
+            "max_position_embeddings": 8192
+        }"#,
+        constants: r#"{
+            "rms_norm_eps": 1e-5, "tie_word_embeddings": true, "sliding_window": 128
+        }"#,
+    }],
+    hf_spec: |config| {
+        let defaults = HfDefaults {
+            ignores_attention_bias: true,
+            ..HfDefaults::default()
+        };
+        let mut model = config.uniform(&defaults)?;
+        model.qkv_bias = config.bool("attention_bias")? == Some(true);
+        let mut spec = model.spec();
+        granite::put_multipliers(config, &mut spec)?;
+        let is_sliding = |layer| layer % FULL_INTERVAL != 0;
+        config.put_windows(&mut spec, WindowRule::Always, is_sliding)?;
+        for layer in &mut spec.layers {
+            layer.attention_mut().sinks = true;
+        }
+        let Some(bases) = config.numbers(BASES)? else {
+            return Ok(spec);
+        };
+        if bases.len() != spec.layers.len() {
+            let expected = format!("one number for each of {} layers", spec.layers.len());
+            return Err(Refusal::invalid(BASES, bases.len(), expected));
+        }
+        let head_dim = spec.heads().head_dim;
+        let mut distinct: Vec<f64> = bases.iter().copied().filter(|base| *base != 0.0).collect();
+        distinct.sort_by(f64::total_cmp);
+        distinct.dedup();
+        let ropes = distinct.iter();
+        let ropes = ropes.map(|base| config.rope_with_base(&defaults, head_dim, *base));
+        spec.ropes = ropes.collect::<Result<_, _>>()?;
+        for (layer, base) in spec.layers.iter_mut().zip(&bases) {
+            layer.attention_mut().rope = distinct.iter().position(|of| of == base);
+        }
+        Ok(spec)
+    },
+    hf_tensor: llama_hf,
+    gguf: None,
+};
