@@ -8,13 +8,15 @@
 # OUT: a folder for run.txt and the CSV files.
 # EBB_BENCH: the binary (cargo build --release -p ebb-benches --features cuda), target/release's
 #   unless told.
-# PART: check, windows, kv, qwen3, gpt-oss, gemma or hybrid; all of them unless told.
+# PART: check, windows, kv, qwen3, gpt-oss, gemma, gemma4, hybrid, experts, recurrent or profile
+#   (where Nsight Compute is installed); all of them unless told.
 set -euo pipefail
 out=$(realpath -m "${1:?usage: models.sh OUT [EBB_BENCH] [PART...]}")
 cd "$(dirname "$0")/../.."
 bin=$(realpath "${2:-target/release/ebb-bench}")
 shift $(($# < 2 ? $# : 2))
-[ $# -gt 0 ] || set -- check windows kv qwen3 gpt-oss gemma hybrid
+[ $# -gt 0 ] ||
+  set -- check windows kv qwen3 gpt-oss gemma gemma4 hybrid experts recurrent profile
 mkdir -p "$out"
 . benches/gpu/cublaslt.sh
 
@@ -44,6 +46,22 @@ for part in "$@"; do
       ;;
     gpt-oss) throughput gpt-oss-20b gpt-oss-20b ;;
     gemma) throughput gemma-3-12b gemma-3-12b ;;
+    gemma4) throughput gemma-4 gemma-4 ;;
+    experts) "$bin" experts > "$out/experts.csv" ;;
+    recurrent) "$bin" recurrent > "$out/recurrent.csv" ;;
+    profile)
+      # One decode step, kernel by kernel: 1 and 64 sequences.
+      for batch in 1 64; do
+        ncu --clock-control none --cache-control none --graph-profiling node --csv \
+          --metrics gpu__time_duration.sum,dram__bytes_read.sum,dram__bytes_write.sum \
+          --launch-skip 3000 --launch-count 1500 \
+          "$bin" step --model benches/data/qwen3-30b-a3b --no-tune --batches "$batch" \
+          > "$out/ncu.txt" || true
+        python3 benches/step_profile.py "$out/ncu.txt" --gbps 3000 \
+          > "$out/step-qwen3-30b-a3b-$batch.csv"
+        rm -f "$out/ncu.txt"
+      done
+      ;;
     hybrid)
       throughput qwen3.6-27b qwen3.6-27b
       throughput qwen3.6-27b-fp8 qwen3.6-27b --quantization fp8

@@ -203,6 +203,9 @@ pub enum Command {
     },
     /// Time whole steps of a model of Llama-3.1-8B's shape with random weights; prints CSV
     Step {
+        /// A model's directory, of which config.json is enough; Llama-3.1-8B's shape without it
+        #[arg(long, value_name = "DIR")]
+        model: Option<String>,
         /// Decode batches
         #[arg(long, value_delimiter = ',', default_value = "1,64,256")]
         batches: Vec<usize>,
@@ -373,6 +376,7 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
             repeats,
         } => sample::run(&device, vocabs, batches, *repeats)?,
         Command::Step {
+            model,
             batches,
             context,
             no_tune,
@@ -381,7 +385,8 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
         } => {
             let modes = (!no_tune, *batch_invariant);
             let quantisation = quantization.map(Quantisation::from);
-            step::run(&device, batches, *context, modes, quantisation)?;
+            let spec = step::shape(model.as_deref())?;
+            step::run(&device, spec, batches, *context, modes, quantisation)?;
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! `ebb-bench step`: whole steps of a model of Llama-3.1-8B's shape, with random weights.
+//! `ebb-bench step`: whole steps of a model of some shape, with random weights.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,6 +8,7 @@ use ebb_kernels::cuda::selftest::{Pages, Rng};
 use ebb_kernels::cuda::{CudaBackend, CudaConfig, Device, StepCapacity};
 use ebb_kernels::model::{ModelSpec, QkNorm, Rope, UniformModel};
 use ebb_kernels::weight_formats::Quantisation;
+use ebb_models::model::LoadFormat;
 
 /// Steps before the timed ones, and timed ones.
 const WARM: usize = 5;
@@ -41,16 +42,38 @@ pub(super) fn llama_8b() -> ModelSpec {
     .spec()
 }
 
+/// The shape of the model in a directory, or Llama-3.1-8B's.
+///
+/// # Errors
+/// When its config.json cannot be read.
+pub fn shape(model: Option<&str>) -> Result<ModelSpec, Box<dyn std::error::Error>> {
+    Ok(match model {
+        None => llama_8b(),
+        Some(model) => {
+            ebb_models::open_as(model, None, LoadFormat::Dummy, None)?
+                .model
+                .spec
+        }
+    })
+}
+
 /// Prints one line a batch: wall time of a decode step, from its inputs on the host to its tokens
 /// on the host; then the time to the first token of a long prompt.
+///
+/// # Errors
+/// When the device fails, and of models with recurrent layers, whose states would have to be where
+/// the steps begin.
 pub fn run(
     device: &Arc<Device>,
+    spec: ModelSpec,
     batches: &[usize],
     context: usize,
     (tune, batch_invariant): (bool, bool),
     quantisation: Option<Quantisation>,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let spec = llama_8b();
+    if spec.is_recurrent() {
+        return Err("`ebb-bench step` has no states for recurrent layers".into());
+    }
     let layout = spec.kv_geometry().frame_layout();
     let largest = batches.iter().copied().max().unwrap_or(1);
     let tokens = context + WARM + TIMED;

@@ -2,10 +2,9 @@
 
 use std::fmt;
 
+use super::attention::{AttentionSpec, QkNorm};
 use super::recurrent::RecurrentSpec;
-use super::spec::{
-    Activation, AttentionSpec, LayerSpec, Mixer, Mlp, ModelSpec, NormKind, NormPlace, Norms, QkNorm,
-};
+use super::spec::{Activation, LayerSpec, Mixer, Mlp, ModelSpec, NormKind, NormPlace, Norms};
 use super::spec_error::SpecError;
 
 /// Something that not every backend computes.

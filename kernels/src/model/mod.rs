@@ -5,6 +5,7 @@
 //! - `ops`: the forward pass of a spec as a list of operations, which backends fuse and walk.
 //! - [`TensorName`], [`WeightSource`]: the weights, by name, wherever they come from.
 
+mod attention;
 mod experts;
 mod features;
 mod key_scales;
@@ -20,8 +21,10 @@ pub(crate) mod routing;
 mod spec;
 mod spec_error;
 mod tensor_names;
+mod uniform;
 mod weights;
 
+pub use attention::{AttentionSpec, HeadShape, QkNorm};
 pub use experts::{
     ExpertActivation, ExpertGroups, ExpertsSpec, RouterScores, Routing, SharedExpert,
 };
@@ -38,11 +41,11 @@ pub use recurrent::{GatedDeltaSpec, RecurrentSpec, ShortConvSpec};
 pub use rope::{LongRope, Rope};
 pub use rotated::{Rotated, RotatedError};
 pub use spec::{
-    Activation, AttentionSpec, HeadShape, LayerSpec, Mixer, Mlp, ModelSpec, NormKind, NormPlace,
-    Norms, PerLayerInputs, QkNorm, UniformModel,
+    Activation, LayerSpec, Mixer, Mlp, ModelSpec, NormKind, NormPlace, Norms, PerLayerInputs,
 };
 pub use spec_error::SpecError;
 pub use tensor_names::{LayerTensor, TensorName};
+pub use uniform::UniformModel;
 pub use weights::WeightSource;
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 pub(crate) use weights::rows_of;

@@ -4,10 +4,10 @@
 //! Nothing else about the family reaches a backend. A backend refuses at load, by name, what it
 //! does not compute ([`ModelSpec::refuse_beyond`]).
 
+use super::attention::{AttentionSpec, HeadShape};
 use super::experts::ExpertsSpec;
 use super::kv_place::{self, KvPlace};
 use super::plain_mlp::PlainMlp;
-use super::query_growth::QueryGrowth;
 use super::recurrent::RecurrentSpec;
 use super::rope::Rope;
 use super::spec_error::SpecError;
@@ -157,138 +157,6 @@ impl NormPlace {
     /// Whether the part's output is normalised.
     pub fn is_after(self) -> bool {
         matches!(self, Self::After | Self::Both)
-    }
-}
-
-/// Grouped-query attention.
-#[derive(Debug, Clone, PartialEq)]
-pub struct AttentionSpec {
-    /// Query heads; a multiple of `kv_heads`.
-    pub q_heads: usize,
-    /// Key and value heads.
-    pub kv_heads: usize,
-    /// The layer before whose keys and values it reads; it has none of its own then, and heads of
-    /// the same shape (Gemma 4).
-    pub kv_from: Option<usize>,
-    /// Channels of a head; a multiple of 8. A GPU takes multiples of 16 up to 256.
-    pub head_dim: usize,
-    /// Index into [`ModelSpec::ropes`]; a layer without one knows no positions.
-    pub rope: Option<usize>,
-    /// Multiplier of query-key products.
-    pub scale: f32,
-    /// Tokens that a query sees, itself included; all when absent.
-    pub window: Option<usize>,
-    /// Each query head has a learned score that takes part in the softmax alone (gpt-oss).
-    pub sinks: bool,
-    /// Scores become `cap * tanh(score / cap)` (Gemma 2).
-    pub soft_cap: Option<f32>,
-    /// Q, K and V projections have a bias (Qwen2).
-    pub qkv_bias: bool,
-    /// The output projection has a bias.
-    pub o_bias: bool,
-    /// How queries and keys are normalised.
-    pub qk_norm: QkNorm,
-    /// Its `V` tensor is its `K` tensor, which checkpoints store once (Gemma 4). Where weights lie
-    /// depends on it, what is computed does not.
-    pub v_is_k: bool,
-    /// Values are RMS-normalised by head, without weights (Gemma 4).
-    pub v_norm: bool,
-    /// What attention puts out is multiplied by the sigmoid of a product of its own (Qwen3-Next).
-    pub output_gate: bool,
-    /// How queries grow with their position.
-    pub query_growth: Option<QueryGrowth>,
-}
-
-/// How queries and keys are RMS-normalised, before RoPE but for one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum QkNorm {
-    /// Not at all.
-    #[default]
-    None,
-    /// Every head by itself; weights `[head_dim]` (Qwen3).
-    PerHead,
-    /// The projection as a whole; weights as wide as it (OLMo 2).
-    Whole,
-    /// Every head by itself behind RoPE; weights `[head_dim]` (HunYuan).
-    PerHeadBehindRope,
-}
-
-/// Heads of attention.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HeadShape {
-    /// Query heads.
-    pub q_heads: usize,
-    /// Key and value heads.
-    pub kv_heads: usize,
-    /// Channels of a head.
-    pub head_dim: usize,
-}
-
-impl HeadShape {
-    /// Query heads that share a KV head.
-    pub fn group(&self) -> usize {
-        self.q_heads / self.kv_heads
-    }
-
-    /// Channels of all query heads.
-    pub fn q_width(&self) -> usize {
-        self.q_heads * self.head_dim
-    }
-
-    /// Channels of all key (or value) heads.
-    pub fn kv_width(&self) -> usize {
-        self.kv_heads * self.head_dim
-    }
-
-    /// Channels of queries, keys and values.
-    pub fn qkv_width(&self) -> usize {
-        self.q_width() + 2 * self.kv_width()
-    }
-}
-
-impl AttentionSpec {
-    /// Plain attention: every token seen, scores scaled by `1 / sqrt(head_dim)`, RoPE 0.
-    pub fn new(q_heads: usize, kv_heads: usize, head_dim: usize) -> Self {
-        Self {
-            q_heads,
-            kv_heads,
-            kv_from: None,
-            head_dim,
-            rope: Some(0),
-            scale: Self::default_scale(head_dim),
-            window: None,
-            sinks: false,
-            soft_cap: None,
-            qkv_bias: false,
-            o_bias: false,
-            qk_norm: QkNorm::None,
-            v_is_k: false,
-            v_norm: false,
-            output_gate: false,
-            query_growth: None,
-        }
-    }
-
-    /// `1 / sqrt(head_dim)`, in f32.
-    pub fn default_scale(head_dim: usize) -> f32 {
-        1.0 / (head_dim as f32).sqrt()
-    }
-
-    /// Channels of the queries, and of its own keys and values.
-    pub fn heads_width(&self) -> usize {
-        match self.kv_from {
-            Some(_) => self.heads().q_width(),
-            None => self.heads().qkv_width(),
-        }
-    }
-
-    /// Its heads.
-    pub fn heads(&self) -> HeadShape {
-        HeadShape {
-            q_heads: self.q_heads,
-            kv_heads: self.kv_heads,
-            head_dim: self.head_dim,
-        }
     }
 }
 
@@ -602,74 +470,4 @@ pub(super) fn dimension(name: &'static str, value: usize) -> Result<(), SpecErro
 /// A constant that is finite and not negative.
 pub(super) fn is_sound(value: f32) -> bool {
     value.is_finite() && value >= 0.0
-}
-
-/// A model whose layers are all the same and plain: what most dense families are, or are close to.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct UniformModel {
-    /// See [`ModelSpec::hidden`].
-    pub hidden: usize,
-    /// How many layers.
-    pub layers: usize,
-    /// See [`AttentionSpec::q_heads`].
-    pub q_heads: usize,
-    /// See [`AttentionSpec::kv_heads`].
-    pub kv_heads: usize,
-    /// See [`AttentionSpec::head_dim`].
-    pub head_dim: usize,
-    /// See [`Mlp::Dense`].
-    pub intermediate: usize,
-    /// See [`Mlp::Dense`].
-    pub activation: Activation,
-    /// See [`ModelSpec::vocab`].
-    pub vocab: usize,
-    /// See [`ModelSpec::norm_eps`].
-    pub norm_eps: f32,
-    /// The one rotary embedding.
-    pub rope: Rope,
-    /// See [`AttentionSpec::qkv_bias`].
-    pub qkv_bias: bool,
-    /// See [`AttentionSpec::qk_norm`].
-    pub qk_norm: QkNorm,
-    /// See [`ModelSpec::tied_embeddings`].
-    pub tied_embeddings: bool,
-    /// See [`ModelSpec::max_positions`].
-    pub max_positions: usize,
-}
-
-impl UniformModel {
-    /// The spec, its norms before attention and MLP.
-    pub fn spec(self) -> ModelSpec {
-        let attention = AttentionSpec {
-            qkv_bias: self.qkv_bias,
-            qk_norm: self.qk_norm,
-            ..AttentionSpec::new(self.q_heads, self.kv_heads, self.head_dim)
-        };
-        let layer = LayerSpec {
-            mixer: Mixer::Attention(attention),
-            mixer_norm: NormPlace::Before,
-            mlp: Mlp::Dense {
-                intermediate: self.intermediate,
-                activation: self.activation,
-            },
-            mlp_norm: NormPlace::Before,
-            output_scale: false,
-        };
-        ModelSpec {
-            hidden: self.hidden,
-            vocab: self.vocab,
-            norm_eps: self.norm_eps,
-            norms: Norms::default(),
-            embedding_multiplier: 1.0,
-            residual_multiplier: 1.0,
-            logit_multiplier: 1.0,
-            logit_soft_cap: None,
-            per_layer_inputs: None,
-            tied_embeddings: self.tied_embeddings,
-            lm_head_bias: false,
-            max_positions: self.max_positions,
-            ropes: vec![self.rope],
-            layers: vec![layer; self.layers],
-        }
-    }
 }

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use super::attention::QkNorm;
 use super::experts::ExpertsSpec;
 use super::recurrent::RecurrentSpec;
-use super::spec::{LayerSpec, Mixer, ModelSpec, QkNorm};
+use super::spec::{LayerSpec, Mixer, ModelSpec};
 
 /// A tensor of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
