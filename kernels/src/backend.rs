@@ -186,8 +186,8 @@ pub struct SeqRows {
 ///
 /// Row `r` of a sequence writes its K and V at its position, then attends to the positions up to
 /// its own. Its result depends on its token, its position and the pages alone: the same bits come
-/// out whatever else is in the batch, however a prompt is chunked and however many threads run. On a
-/// GPU that holds up to rounding, unless its mode is batch-invariant.
+/// out whatever else is in the batch, however a prompt is chunked and however many threads run. On
+/// a GPU that holds up to rounding, unless its mode is batch-invariant.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepInput {
     /// Changes of the block tables, in order.

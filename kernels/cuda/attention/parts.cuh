@@ -94,8 +94,8 @@ __device__ __forceinline__ void load_tokens(const PartsParams& p, const PartsWor
                                                kSubBlockTokens * row_bytes);
         const uint32_t frame =
             sub_block_frame(p.pages, w.first_block, at / kSubBlockTokens, place.slot);
-        const uint32_t offset = place.offset + at % kSubBlockTokens * row_bytes +
-                                (chunk - part * of_part) * 16;
+        const uint32_t offset =
+            place.offset + at % kSubBlockTokens * row_bytes + (chunk - part * of_part) * 16;
         kv[side] = *reinterpret_cast<const uint4*>(frame_address(p.pages, frame, offset));
       }
     }
@@ -115,13 +115,15 @@ __device__ __forceinline__ float parts_score(const PartsParams& p, const PartsSh
     unpack8(*reinterpret_cast<const uint4*>(k + 2 * c), keys);
     const float4 a = *reinterpret_cast<const float4*>(q + c),
                  b = *reinterpret_cast<const float4*>(q + c + 4);
-    sums[0] = fmaf(a.x, keys[0], fmaf(a.y, keys[1], fmaf(a.z, keys[2], fmaf(a.w, keys[3], sums[0]))));
-    sums[1] = fmaf(b.x, keys[4], fmaf(b.y, keys[5], fmaf(b.z, keys[6], fmaf(b.w, keys[7], sums[1]))));
+    sums[0] =
+        fmaf(a.x, keys[0], fmaf(a.y, keys[1], fmaf(a.z, keys[2], fmaf(a.w, keys[3], sums[0]))));
+    sums[1] =
+        fmaf(b.x, keys[4], fmaf(b.y, keys[5], fmaf(b.z, keys[6], fmaf(b.w, keys[7], sums[1]))));
   }
   return (sums[0] + sums[1]) * p.scale_log2;
 }
 
-// Attends; leaves maxima and sums of all queries in shared memory, which every thread may read then.
+// Attends; leaves maxima and sums of all queries in shared memory, for every thread to read.
 __device__ __forceinline__ void attend_parts(const PartsParams& p, const PartsWork& w,
                                              const PartsShared& s, PartsSums& sums) {
   __shared__ float weights[kPartsTokens][kPartsQueries];
@@ -191,7 +193,8 @@ __device__ __forceinline__ void store_parts(const PartsParams& p, const PartsWor
     const uint32_t row = i / w.heads, head = w.head + i % w.heads;
     if (is_whole) {
       // A sink may be more than all scores.
-      const float sink = p.scores.sinks == nullptr ? 0.f : exponential_of_sink(p.scores, head, ml.x);
+      const float sink =
+          p.scores.sinks == nullptr ? 0.f : exponential_of_sink(p.scores, head, ml.x);
       const float inverse = 1.f / (ml.y + sink);
       const uint64_t at =
           (static_cast<uint64_t>(w.row + row) * p.q_heads + head) * p.head_dim + 2 * threadIdx.x;

@@ -61,16 +61,15 @@ EBB_KERNEL(layer_inputs, ebb::LayerInputsParams, 256, 1) {
   for (uint32_t c = lane; c < p.width; c += 32) {
     const float normed =
         __bfloat162float(x[c]) * inverse * (p.norm_from + __bfloat162float(p.norm[c]));
-    x[c] = __float2bfloat16(
-        fmaf(__bfloat162float(embedding[c]), p.embedding_multiplier, normed) * kHalfRoot);
+    x[c] = __float2bfloat16(fmaf(__bfloat162float(embedding[c]), p.embedding_multiplier, normed) *
+                            kHalfRoot);
   }
 }
 
 // Grid: rows.
 EBB_KERNEL(open_layer_input, ebb::OpenInputParams, 256, 1) {
   ebb::bf16* const gates = p.gates + static_cast<uint64_t>(blockIdx.x) * p.width;
-  const ebb::bf16* const input =
-      p.inputs + static_cast<uint64_t>(blockIdx.x) * p.stride + p.first;
+  const ebb::bf16* const input = p.inputs + static_cast<uint64_t>(blockIdx.x) * p.stride + p.first;
   for (uint32_t c = threadIdx.x; c < p.width; c += 256) {
     const float gate = ebb::activate(p.activation, __bfloat162float(gates[c]));
     gates[c] = __float2bfloat16(gate * __bfloat162float(input[c]));

@@ -1,6 +1,6 @@
 // Q, K and V after their projection, as rope_any.cu, for layers whose heads are parts of the KV
-// cache's records (attention/parts.cuh), that norm values, or that have queries alone: bias, norm of
-// each head, RoPE of all, some or no channels, Hadamard rotation of each part, append.
+// cache's records (attention/parts.cuh), that norm values, or that have queries alone: bias, norm
+// of each head, RoPE of all, some or no channels, Hadamard rotation of each part, append.
 //
 // One warp a (row, head), of up to 512 channels; pairs of channels as in rope_any.cu.
 #include "../common/kernel.cuh"
@@ -27,8 +27,7 @@ __device__ __forceinline__ bf16* row_of_part(const PartsAppendParams& params, ui
                                              uint32_t side, uint32_t kv_head, uint32_t part) {
   const RopeAppendParams& p = params.append;
   const uint32_t row_bytes = 2 * params.head_dim / params.parts, position = p.positions[row];
-  const uint32_t record = kv_head * params.parts + part,
-                 layer = p.layer + record / params.records;
+  const uint32_t record = kv_head * params.parts + part, layer = p.layer + record / params.records;
   const RecordPlace place =
       record_place(p.pages, (layer * 2 + side) * params.records + record % params.records,
                    kSubBlockTokens * row_bytes);
@@ -104,9 +103,8 @@ __device__ __forceinline__ void rope_append_parts(const PartsAppendParams& param
   const float scale = rotates ? rsqrtf(static_cast<float>(width)) : 1.f;
   for (uint32_t part = 0; part < params.parts; part++) {
     if (rotates) hadamard_in_shared(mine + part * width, width, lane);
-    bf16* const to =
-        is_q ? p.q + (static_cast<uint64_t>(row) * p.q_heads + head) * d + part * width
-             : row_of_part(params, row, is_v, (head - p.q_heads) % p.kv_heads, part);
+    bf16* const to = is_q ? p.q + (static_cast<uint64_t>(row) * p.q_heads + head) * d + part * width
+                          : row_of_part(params, row, is_v, (head - p.q_heads) % p.kv_heads, part);
     for (uint32_t c = lane; c < width; c += 32)
       to[c] = __float2bfloat16(mine[part * width + c] * scale);
   }

@@ -32,8 +32,8 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// `head_dims`: channels of the widest head, and of a record; `group`: query heads of a KV head,
-    /// the most.
+    /// `head_dims`: channels of the widest head, and of a record; `group`: query heads of a KV
+    /// head, the most.
     pub(super) fn new(
         (head_dims, group): ((usize, usize), usize),
         widths: [usize; Buffer::COUNT],

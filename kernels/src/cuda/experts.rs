@@ -19,7 +19,7 @@ use super::packed::DeviceFormat;
 use super::params::{DevicePtr, GemmShape, KernelParams};
 use super::products::Products;
 use crate::model::{ExpertActivation, ExpertsSpec, LayerSpec, ModelSpec, RouterScores};
-use tiles::{MANY_ROWS, ProductKernels, TILE_ROWS, tile_of};
+use tiles::{ProductKernels, TILE_ROWS, many_from, tile_of};
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -173,8 +173,9 @@ pub(super) struct Experts {
     /// Of each format, none being bf16.
     products: HashMap<Option<DeviceFormat>, ProductKernels>,
     multiprocessors: usize,
-    /// Rows that an expert has on average from which on the kernel for many is taken.
-    many_rows: usize,
+    /// Rows that an expert has on average from which on the kernel for many is taken, if it is not
+    /// the format that decides.
+    many_rows: Option<usize>,
     /// `[rows][experts]`.
     scores: DeviceBuffer<f32>,
     /// `[rows][per_token]`: experts, their weights, and their places in the sorted order.
@@ -242,16 +243,23 @@ impl<'a> Run<'a> {
         spec: &'a ExpertsSpec,
         weights: &'a ExpertWeights,
         rows: usize,
-        many_rows: usize,
+        many_rows: Option<usize>,
     ) -> Self {
         let choices = rows * spec.per_token;
+        let many = match many_rows {
+            Some(rows) => rows.saturating_mul(spec.experts),
+            None => many_from(
+                weights.gate_up.parts().first().map(|part| part.format),
+                spec.experts,
+            ),
+        };
         Self {
             spec,
             weights,
             hidden: weights.router.len() / spec.experts,
             rows,
             choices,
-            tile: tile_of(choices, spec.experts, many_rows),
+            tile: tile_of(choices, spec.experts, many),
         }
     }
 }
@@ -285,7 +293,7 @@ impl Experts {
             combine: device.kernel("experts_combine", 0)?,
             products,
             multiprocessors: device.multiprocessors(),
-            many_rows: MANY_ROWS,
+            many_rows: None,
             scores: single(room.scores)?,
             chosen: words(room.choices)?,
             weights: single(room.choices)?,
@@ -299,7 +307,7 @@ impl Experts {
 
     /// Takes the kernel for many rows from `rows` an expert on average on; for tests and timings.
     pub(super) fn take_many_from(&mut self, rows: usize) {
-        self.many_rows = rows;
+        self.many_rows = Some(rows);
     }
 
     /// Bytes that `new` allocates.

@@ -445,8 +445,8 @@ impl Ops {
         Ok(())
     }
 
-    /// Multiplies every record's share of a layer's output of attention by the Hadamard matrix that values were
-    /// multiplied by.
+    /// Multiplies a layer's output of attention, record by record, by the Hadamard matrix that
+    /// values were multiplied by.
     pub(super) fn rotate_back(
         &self,
         stream: &Stream,

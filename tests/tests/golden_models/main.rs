@@ -155,9 +155,9 @@ const BEYOND_BF16: [&str; 2] = ["granitemoe", "phimoe"];
 /// differ from the exact run's; in Qwen3-MoE, which is within the bound, 33 do.
 ///
 /// Gemma 4's scores are not divided by anything either: the reference by itself, with inputs and
-/// outputs of its products, queries, keys and values rounded to bf16, is 0.10, 0.14 and 0.55 off for
-/// prompts of 9, 40 and 300 tokens. That the device computes what the CPU does is shown by its self
-/// test, with milder weights.
+/// outputs of its products, queries, keys and values rounded to bf16, is 0.10, 0.14 and 0.55 off
+/// for prompts of 9, 40 and 300 tokens. That the device computes what the CPU does is shown by its
+/// self test, with milder weights.
 const BEYOND_BF16_ON_GPU: [&str; 2] = ["gemma4_text", "gpt_oss"];
 
 /// What a prompt is to be answered with. Some models have answers of a cache of bf16 in their file,

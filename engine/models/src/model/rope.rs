@@ -22,8 +22,8 @@ pub(super) enum Scaling {
     },
     /// YaRN (Peng et al. 2023, arXiv 2309.00071).
     Yarn(Yarn),
-    /// Only the first pairs of channels rotate, a share of `rotated` of all, with the frequencies of
-    /// the whole head divided by a factor; pairs stay those of the whole head (Gemma 4).
+    /// Only the first pairs of channels rotate, a share of `rotated` of all, with the frequencies
+    /// of the whole head divided by a factor; pairs stay those of the whole head (Gemma 4).
     Proportional { rotated: f64, factor: f64 },
     /// Each frequency divided by its own factor, as GGUF's `rope_freqs.weight` has them.
     Factors(Vec<f32>),

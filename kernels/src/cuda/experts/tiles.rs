@@ -14,10 +14,18 @@ pub(super) const TILE_ROWS: [usize; 4] = [8, 32, 64, 128];
 /// Which of [`TILE_ROWS`] is for many.
 const MANY: usize = TILE_ROWS.len() - 1;
 
-/// Rows an expert, on average, from which on a step takes the kernel for many. That for few reads
-/// rows again for every 16 outputs: at 32 rows this takes about as long as weights take from
-/// memory. The other reads both for 256 outputs at a time, but holds a multiprocessor for each.
-pub(super) const MANY_ROWS: usize = 32;
+/// Choices of all rows from which on a step takes the kernel for many, with weights of a format.
+/// That for few reads rows again for every 16 outputs; the other reads both for 256 outputs at a
+/// time, but holds a multiprocessor for each, and packed weights wait there to be unpacked. On an
+/// H100 the two are as fast where experts have half a row on average in bf16, 1 to 3 rows of 8-bit
+/// codes, and 8 of 4-bit ones (`ebb-bench experts`).
+pub(super) fn many_from(format: Option<DeviceFormat>, experts: usize) -> usize {
+    match format.map(DeviceFormat::bits) {
+        None => experts.div_ceil(2),
+        Some(8) => 3 * experts,
+        Some(_) => 8 * experts,
+    }
+}
 
 /// Warps of a CTA of the kernels for few, each of which takes slices of its own: `kExpertsWarps` of
 /// experts/product.cuh.
@@ -30,10 +38,11 @@ const MANY_INPUTS: usize = 64;
 const MANY_THREADS: u32 = 256;
 const STAGES: std::ops::RangeInclusive<usize> = 2..=4;
 
-/// Which of [`TILE_ROWS`] a step takes, by the rows that an expert has on average.
-pub(super) fn tile_of(choices: usize, experts: usize, many_rows: usize) -> usize {
+/// Which of [`TILE_ROWS`] a step takes, by the rows that an expert has on average; that for many
+/// from `many` choices on.
+pub(super) fn tile_of(choices: usize, experts: usize, many: usize) -> usize {
     match choices.div_ceil(experts) {
-        rows if rows >= many_rows => MANY,
+        _ if choices >= many => MANY,
         0..=4 => 0,
         5..=24 => 1,
         _ => 2,

@@ -107,7 +107,8 @@ impl DeviceFormat {
         self.codes == ChunkCodes::Fp8 && self.groups == 0
     }
 
-    fn bits(self) -> usize {
+    /// Bits of a code.
+    pub(super) fn bits(self) -> usize {
         match self.codes {
             ChunkCodes::Int4 | ChunkCodes::Fp4 => 4,
             ChunkCodes::Int8 | ChunkCodes::Fp8 => 8,

@@ -236,7 +236,7 @@ impl HfConfig {
         self.object.get(key).is_some()
     }
 
-    /// What `per_layer_config` says of a layer: a whole number for each of `keys`, and nothing else.
+    /// What `per_layer_config` says of a layer: a whole number for each of `keys`, and no more.
     pub(crate) fn layer_sizes<const N: usize>(
         &self,
         layer: usize,
