@@ -59,7 +59,8 @@ mod tests {
             .map(|i| ((i * 7919 + 13) % 1009) as f32 / 50.0 - 10.0)
             .collect();
         let mut pool = Pool::new(2).unwrap();
-        let formulas: [(Activation, fn(f64) -> f64); 2] = [
+        type Formula = fn(f64) -> f64;
+        let formulas: [(Activation, Formula); 2] = [
             (Activation::Relu2, |x| x.max(0.0).powi(2)),
             (Activation::Silu, |x| x / (1.0 + (-x).exp())),
         ];

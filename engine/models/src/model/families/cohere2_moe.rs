@@ -70,11 +70,7 @@ pub(super) static FAMILY: Family = Family {
 };
 
 /// Windows, which say where RoPE is; of dense layers all have it if their interval is 1.
-fn put_attention(
-    config: &HfConfig,
-    spec: &mut ModelSpec,
-    sparse: &[bool],
-) -> Result<(), Refusal> {
+fn put_attention(config: &HfConfig, spec: &mut ModelSpec, sparse: &[bool]) -> Result<(), Refusal> {
     let first = config.size("first_k_dense_replace")?.unwrap_or(0);
     let of_dense = config.interval("prefix_dense_sliding_window_pattern", 1)?;
     let of_others = config.interval("sliding_window_pattern", 4)?;

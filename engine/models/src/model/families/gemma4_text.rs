@@ -74,7 +74,11 @@ fn hf_spec(config: &HfConfig) -> Result<ModelSpec, Refusal> {
     let sliding = config.sliding_layers(&spec, FULL_INTERVAL)?;
     if sliding.last() == Some(&true) {
         let expected = "full_attention in the last layer";
-        return Err(Refusal::unsupported("layer_types", "a window there", expected));
+        return Err(Refusal::unsupported(
+            "layer_types",
+            "a window there",
+            expected,
+        ));
     }
     let values_are_keys = config.bool("attention_k_eq_v")? == Some(true);
     let full_head_dim = config.size("global_head_dim")?.unwrap_or(FULL_HEAD_DIM);
@@ -91,7 +95,10 @@ fn hf_spec(config: &HfConfig) -> Result<ModelSpec, Refusal> {
         let [head_dim, kv_heads] = match has_list {
             true => config.layer_sizes(index, ["head_dim", "num_key_value_heads"])?,
             false if sliding[index] => [None, None],
-            false => [Some(full_head_dim), full_kv_heads.filter(|_| values_are_keys)],
+            false => [
+                Some(full_head_dim),
+                full_kv_heads.filter(|_| values_are_keys),
+            ],
         };
         attention.head_dim = head_dim.unwrap_or(attention.head_dim);
         attention.kv_heads = kv_heads.unwrap_or(attention.kv_heads);

@@ -45,7 +45,10 @@ pub(super) static FAMILY: Family = Family {
             TensorName::Layer(layer, LayerTensor::KNorm) => (layer, "key_layernorm"),
             _ => return llama_hf(name),
         };
-        StoredTensor::own(name, format!("model.layers.{layer}.self_attn.{part}.weight"))
+        StoredTensor::own(
+            name,
+            format!("model.layers.{layer}.self_attn.{part}.weight"),
+        )
     },
     gguf: Some(GgufFamily {
         architecture: "hunyuan-dense",

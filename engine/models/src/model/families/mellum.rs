@@ -34,7 +34,8 @@ pub(super) static FAMILY: Family = Family {
         model.qk_norm = QkNorm::PerHead;
         let head_dim = model.head_dim;
         let mut spec = model.spec();
-        spec.ropes.push(config.sliding_rope(head_dim, Some(LOCAL_BASE))?);
+        spec.ropes
+            .push(config.sliding_rope(head_dim, Some(LOCAL_BASE))?);
         config.put_windows(&mut spec, WindowRule::Always, |_| false)?;
         let experts = config.experts("moe_intermediate_size", config.softmax_routing()?)?;
         let sparse = config.sparse_kinds(spec.layers.len())?;

@@ -5,9 +5,7 @@ use ebb_kernels::model::{
     Activation, LayerTensor, ModelSpec, NormKind, NormPlace, TensorName, UniformModel,
 };
 
-use super::{
-    Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf, put_plain_mlp,
-};
+use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf, put_plain_mlp};
 use crate::model::gguf::config::LAYER_NORM_EPS;
 use crate::model::hf::config::HfDefaults;
 

@@ -31,7 +31,10 @@ pub(super) static FAMILY: Family = Family {
         model.qkv_bias = config.bool("use_qkv_bias")? == Some(true);
         model.norm_eps = config.number("layer_norm_eps")?.unwrap_or(1e-5) as f32;
         let mut spec = model.spec();
-        finish(&mut spec, config.bool("use_parallel_residual")? == Some(true));
+        finish(
+            &mut spec,
+            config.bool("use_parallel_residual")? == Some(true),
+        );
         Ok(spec)
     },
     hf_tensor: llama_hf,
