@@ -68,7 +68,7 @@ if command -v "${CXX:-c++}" >/dev/null; then
   older=$([ $full = 1 ] || echo --skip attention_on_older_devices)
   # The emulator runs one kernel at a time, so there are two processes at once.
   xargs -P 2 -I{} bash -c "cargo test --quiet ${emulator[*]} {}" <<END
---test golden_models -- --skip served --skip table $golden
+--test golden_models -- --skip served --skip shrinking --skip table $golden
 --test cuda_selftest -- attention $older
 --test cuda_selftest -- --skip attention
 --lib cuda::

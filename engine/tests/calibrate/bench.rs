@@ -15,6 +15,11 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new() -> Self {
+        Self::of(tiny::llama)
+    }
+
+    /// Of another model.
+    pub(crate) fn of(change: impl FnOnce(&mut Value)) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let text =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/wikitext2-test-head.txt");
@@ -22,7 +27,7 @@ impl Bench {
         let cut: String = text.chars().take(6000).collect();
         std::fs::write(dir.path().join("text.txt"), cut).expect("write");
         Self {
-            model: tiny::model(tiny::llama),
+            model: tiny::model(change),
             dir,
         }
     }

@@ -2,6 +2,7 @@
 
 mod bench;
 mod command;
+mod families;
 #[cfg(feature = "cuda-emulator")]
 mod on_gpu;
 mod presets;

@@ -7,6 +7,7 @@
 mod oracle;
 
 mod served;
+mod shrinking;
 mod table;
 
 use std::path::Path;

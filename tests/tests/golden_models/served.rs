@@ -55,7 +55,7 @@ async fn ask(engine: &EngineHandle, prompt: &[u32], scores: bool) -> Answer {
 }
 
 /// A tokenizer of as many words: prompts are token ids.
-fn tokenizer(vocab: u64) -> Value {
+pub(crate) fn tokenizer(vocab: u64) -> Value {
     let words = (0..vocab).map(|id| (format!("w{id}"), json!(id)));
     let words: serde_json::Map<_, _> = words.collect();
     let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true });
