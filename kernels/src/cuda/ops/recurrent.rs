@@ -272,7 +272,7 @@ impl Recurrent {
             RecurrentSpec::ShortConv(_) => &self.conv_short,
             RecurrentSpec::GatedDelta(_) => &self.conv_delta,
         };
-        // SAFETY of both: the buffers were sized for the step's capacity of rows and chunks, the
+        // SAFETY: the buffers were sized for the step's capacity of rows and chunks, the
         // weights have the spec's shapes; slots and rows were checked before the step was loaded,
         // and no two sequences of a step have the same slot; work of one stream runs in order, so
         // that the scratch is one launch's after the other's.
@@ -296,7 +296,7 @@ impl Recurrent {
             eps: self.eps,
             reserved: 0,
         };
-        // SAFETY: see above.
+        // SAFETY: as of the convolution.
         unsafe { self.delta.run(stream, (delta, &step), params, scratch) }
     }
 }
