@@ -25,7 +25,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         let before = Rng(head_dim as u64).values(heads + others, 3.0);
         let mut attended = DeviceBuffer::from_slice(device, &before, "attention's output")?;
         let stream = Stream::new(device)?;
-        RotateBack::new(device, head_dim)?.run(&stream, HEADS[0], &mut attended)?;
+        RotateBack::new(device, head_dim)?.run(&stream, heads, &mut attended)?;
         stream.synchronize()?;
         let mut after = vec![bf16::ZERO; before.len()];
         attended.read(0, &mut after)?;
