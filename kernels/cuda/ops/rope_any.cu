@@ -2,10 +2,10 @@
 // each head or of the whole projection, RoPE of all, some or no channels, factors, Hadamard
 // rotation, append.
 //
-// One warp a (row, head). Pair j of a head is channels j and j + rotary_half, which rotate, or,
-// from rotary_half on, channels 2j and 2j + 1, which do not; a lane has every 32nd pair.
+// One warp a (row, head).
 #include "../common/kernel.cuh"
 #include "../common/reduce.cuh"
+#include "paired_head.cuh"
 #include "rope.cuh"
 
 namespace ebb {
@@ -41,7 +41,6 @@ __device__ __forceinline__ float squares(const HeadParams& p, uint64_t row_at, u
 __device__ __forceinline__ void rope_append_any(const AnyRopeAppendParams& params) {
   __shared__ float scratch[kRopeWarps];
   __shared__ float rotated[kRopeWarps][kMostHeadDim];
-  constexpr int kPairs = kMostHeadDim / 64;  // of a lane, at most
   const RopeAppendParams& p = params.append;
   const HeadParams& h = p.heads;
   const uint32_t d = params.head_dim, half = params.rotary_half;
@@ -75,82 +74,28 @@ __device__ __forceinline__ void rope_append_any(const AnyRopeAppendParams& param
   }
   if (head >= heads) return;
 
-  float x[kPairs][2];
-  uint32_t at[kPairs][2];  // channels
-  const bf16* const from = h.qkv + row_at + head * d;
-#pragma unroll
-  for (int i = 0; i < kPairs; i++) {
-    const uint32_t j = i * 32 + lane;
-    at[i][0] = j < half ? j : 2 * j;
-    at[i][1] = j < half ? j + half : 2 * j + 1;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-      x[i][r] = 2 * j < d ? __bfloat162float(from[at[i][r]]) : 0.f;
-      if (h.bias && 2 * j < d) x[i][r] += __bfloat162float(h.bias[head * d + at[i][r]]);
-    }
-  }
+  PairedHead<kMostHeadDim / 64> channels(h, row_at, head, d, half);
   if (norm) {
-    if (!params.whole_norms) {
-#pragma unroll
-      for (int i = 0; i < kPairs; i++)
-        square = fmaf(x[i][0], x[i][0], fmaf(x[i][1], x[i][1], square));
-      square = warp_sum(square);
-    }
-    const float inverse = rsqrtf(fmaf(square, 1.f / width, h.eps)), one = h.norm_from_one;
-#pragma unroll
-    for (int i = 0; i < kPairs; i++) {
-#pragma unroll
-      for (int r = 0; r < 2; r++)
-        if (2 * (i * 32 + lane) < d) x[i][r] *= inverse * (one + __bfloat162float(norm[at[i][r]]));
-    }
+    if (!params.whole_norms) square = channels.square();
+    channels.normalise(h, square, width, norm);
   }
   if (!is_v) {
-#pragma unroll
-    for (int i = 0; i < kPairs; i++) {
-      const uint32_t j = i * 32 + lane;
-      if (j < half) {
-        const float2 cs = h.table[static_cast<uint64_t>(row) * half + j];
-        const float a = x[i][0], b = x[i][1];
-        x[i][0] = fmaf(a, cs.x, -(b * cs.y));
-        x[i][1] = fmaf(b, cs.x, a * cs.y);
-      }
-    }
-    if (h.factors) {
-#pragma unroll
-      for (int i = 0; i < kPairs; i++) {
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-          if (2 * (i * 32 + lane) < d) x[i][r] *= h.factors[head * (d / 2) + at[i][r] % (d / 2)];
-      }
-    }
+    channels.rotate(h, row, half);
+    if (h.factors)
+      channels.each([&](float& x, uint32_t c) { x *= h.factors[head * (d / 2) + c % (d / 2)]; });
   }
   if (is_v ? h.rotate_v : h.rotate_k) {
     float* const mine = rotated[warp];
-#pragma unroll
-    for (int i = 0; i < kPairs; i++) {
-#pragma unroll
-      for (int r = 0; r < 2; r++)
-        if (2 * (i * 32 + lane) < d) mine[at[i][r]] = x[i][r];
-    }
+    channels.each([&](float& x, uint32_t c) { mine[c] = x; });
     __syncwarp();
     hadamard_in_shared(mine, d, lane);
     const float scale = rsqrtf(static_cast<float>(d));
-#pragma unroll
-    for (int i = 0; i < kPairs; i++) {
-#pragma unroll
-      for (int r = 0; r < 2; r++)
-        if (2 * (i * 32 + lane) < d) x[i][r] = mine[at[i][r]] * scale;
-    }
+    channels.each([&](float& x, uint32_t c) { x = mine[c] * scale; });
   }
-#pragma unroll
-  for (int i = 0; i < kPairs; i++) {
-#pragma unroll
-    for (int r = 0; r < 2; r++)
-      if (2 * (i * 32 + lane) < d) to[at[i][r]] = __float2bfloat16(x[i][r]);
-  }
+  channels.each([&](float& x, uint32_t c) { to[c] = __float2bfloat16(x); });
 }
 
 }  // namespace ebb
 
 // Grid: (rows, heads / 8).
-EBB_KERNEL_EARLY(rope_append_any, ebb::AnyRopeAppendParams, 256, 1) { ebb::rope_append_any(p); }
+EBB_KERNEL_EARLY(rope_append_any, ebb::AnyRopeAppendParams, 256, 5) { ebb::rope_append_any(p); }

@@ -2,9 +2,10 @@
 // cache's records (attention/parts.cuh), that norm values, or that have queries alone: bias, norm
 // of each head, RoPE of all, some or no channels, Hadamard rotation of each part, append.
 //
-// One warp a (row, head), of up to 512 channels; pairs of channels as in rope_any.cu.
+// One warp a (row, head), of up to 512 channels.
 #include "../common/kernel.cuh"
 #include "../common/reduce.cuh"
+#include "paired_head.cuh"
 #include "rope.cuh"
 
 namespace ebb {
@@ -39,7 +40,6 @@ __device__ __forceinline__ bf16* row_of_part(const PartsAppendParams& params, ui
 
 __device__ __forceinline__ void rope_append_parts(const PartsAppendParams& params) {
   __shared__ float staged[kPartsWarps][kMostPartsHead];
-  constexpr int kPairs = kMostPartsHead / 64;  // of a lane, at most
   const RopeAppendParams& p = params.append;
   const HeadParams& h = p.heads;
   const uint32_t d = params.head_dim, half = params.rotary_half;
@@ -49,54 +49,14 @@ __device__ __forceinline__ void rope_append_parts(const PartsAppendParams& param
   if (row >= *p.row_count || head >= heads) return;
   const bool is_q = head < p.q_heads, is_v = head >= p.q_heads + p.kv_heads;
 
-  float x[kPairs][2];
-  uint32_t at[kPairs][2];  // channels
-  const bf16* const from = h.qkv + (static_cast<uint64_t>(row) * heads + head) * d;
-  float square = 0.f;
-#pragma unroll
-  for (int i = 0; i < kPairs; i++) {
-    const uint32_t j = i * 32 + lane;
-    at[i][0] = j < half ? j : 2 * j;
-    at[i][1] = j < half ? j + half : 2 * j + 1;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-      x[i][r] = 2 * j < d ? __bfloat162float(from[at[i][r]]) : 0.f;
-      if (h.bias && 2 * j < d) x[i][r] += __bfloat162float(h.bias[head * d + at[i][r]]);
-      square = fmaf(x[i][r], x[i][r], square);
-    }
-  }
+  const uint64_t row_at = static_cast<uint64_t>(row) * heads * d;
+  PairedHead<kMostPartsHead / 64> channels(h, row_at, head, d, half);
   const bf16* const norm = is_v ? nullptr : is_q ? h.q_norm : h.k_norm;
-  if (norm || (is_v && params.norm_values)) {
-    const float inverse = rsqrtf(fmaf(warp_sum(square), 1.f / static_cast<float>(d), h.eps)),
-                one = h.norm_from_one;
-#pragma unroll
-    for (int i = 0; i < kPairs; i++) {
-#pragma unroll
-      for (int r = 0; r < 2; r++) {
-        if (2 * (i * 32 + lane) >= d) continue;
-        x[i][r] *= norm ? inverse * (one + __bfloat162float(norm[at[i][r]])) : inverse;
-      }
-    }
-  }
-  if (!is_v) {
-#pragma unroll
-    for (int i = 0; i < kPairs; i++) {
-      const uint32_t j = i * 32 + lane;
-      if (j < half) {
-        const float2 cs = h.table[static_cast<uint64_t>(row) * half + j];
-        const float a = x[i][0], b = x[i][1];
-        x[i][0] = fmaf(a, cs.x, -(b * cs.y));
-        x[i][1] = fmaf(b, cs.x, a * cs.y);
-      }
-    }
-  }
+  if (norm || (is_v && params.norm_values))
+    channels.normalise(h, channels.square(), static_cast<float>(d), norm);
+  if (!is_v) channels.rotate(h, row, half);
   float* const mine = staged[warp];
-#pragma unroll
-  for (int i = 0; i < kPairs; i++) {
-#pragma unroll
-    for (int r = 0; r < 2; r++)
-      if (2 * (i * 32 + lane) < d) mine[at[i][r]] = x[i][r];
-  }
+  channels.each([&](float& x, uint32_t c) { mine[c] = x; });
   __syncwarp();
   const uint32_t width = d / params.parts;
   const bool rotates = is_v ? h.rotate_v : h.rotate_k;
