@@ -547,7 +547,6 @@ struct BulkDecode {
   }
 };
 
-// A sequence among the units.
 struct DecodeMergeParams {
   const DecodeRow* rows;
   const uint32_t* row_count;

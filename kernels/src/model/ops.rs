@@ -355,27 +355,29 @@ fn layer_input(ops: &mut Vec<Op>, index: usize) {
 
 /// A dense MLP, or a shared expert.
 fn dense(ops: &mut Vec<Op>, index: usize, input: Buffer) {
-    ops.push(Op::Linear {
-        linear: LinearName::GateUp(index),
-        input,
-        output: Buffer::GateUp,
-    });
-    ops.push(Op::Gate(index));
-    ops.push(Op::Linear {
-        linear: LinearName::Down(index),
-        input: Buffer::Gated,
-        output: Buffer::Branch,
-    });
+    let first = (LinearName::GateUp(index), Buffer::GateUp);
+    two_products(ops, index, (input, first), Op::Gate(index));
 }
 
 /// An MLP without gates.
 fn plain(ops: &mut Vec<Op>, index: usize, input: Buffer) {
+    let first = (LinearName::Up(index), Buffer::Gated);
+    two_products(ops, index, (input, first), Op::Activate(index));
+}
+
+/// The products of an MLP, and what is between them.
+fn two_products(
+    ops: &mut Vec<Op>,
+    index: usize,
+    (input, (first, output)): (Buffer, (LinearName, Buffer)),
+    between: Op,
+) {
     ops.push(Op::Linear {
-        linear: LinearName::Up(index),
+        linear: first,
         input,
-        output: Buffer::Gated,
+        output,
     });
-    ops.push(Op::Activate(index));
+    ops.push(between);
     ops.push(Op::Linear {
         linear: LinearName::Down(index),
         input: Buffer::Gated,

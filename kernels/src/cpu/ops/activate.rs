@@ -39,7 +39,8 @@ impl Kernel for Rows<'_> {
     }
 }
 
-struct Activate(Activation);
+/// An activation, element by element.
+pub(super) struct Activate(pub(super) Activation);
 
 impl Map for Activate {
     #[inline(always)]

@@ -1,8 +1,9 @@
 //! What each layer gets of a token beside the residual stream.
 
+use super::activate::Activate;
 use super::for_rows;
 use super::norm::rms_norm_in_place;
-use crate::cpu::math::{self, Map};
+use crate::cpu::math;
 use crate::cpu::shared::SharedSlice;
 use crate::cpu::simd::{Isa, Kernel, Simd};
 use crate::cpu::threads::{Pool, TaskPanic};
@@ -110,14 +111,5 @@ impl Kernel for Open<'_> {
         math::map(s, &Activate(self.activation), self.gates);
         let opened = self.gates.iter_mut().zip(self.input);
         opened.for_each(|(gate, x)| *gate *= x);
-    }
-}
-
-struct Activate(Activation);
-
-impl Map for Activate {
-    #[inline(always)]
-    fn of<S: Simd>(&self, s: S, x: S::F) -> S::F {
-        math::activate(s, self.0, x)
     }
 }
