@@ -21,7 +21,7 @@ use crate::backend::{
 use crate::formats::rotation::Rotation;
 use crate::kv::{KvArena, KvLayout};
 use crate::model::ops::Buffer;
-use crate::model::{KeyScaleError, ModelSpec, OnlineKeyScales, WeightSource};
+use crate::model::{KeyScaleError, KvPlace, ModelSpec, OnlineKeyScales, WeightSource};
 
 /// Runs a model on the CPU's cores; see [`crate::cpu`] for what it promises about bits. It takes
 /// steps of any size.
@@ -29,6 +29,8 @@ use crate::model::{KeyScaleError, ModelSpec, OnlineKeyScales, WeightSource};
 pub struct CpuBackend {
     spec: ModelSpec,
     layout: KvLayout,
+    /// Of each layer, if it has attention: where its keys and values lie.
+    kv_places: Vec<Option<KvPlace>>,
     weights: Weights,
     arena: KvArena,
     isa: Isa,
@@ -191,6 +193,7 @@ impl CpuBackend {
         let shape = TableShape::of_pool(&layout, arena.frames());
         Ok(Self {
             tables: BlockTables::new(shape, arena.frames()),
+            kv_places: spec.kv_places(),
             layout,
             weights,
             arena,
@@ -283,6 +286,7 @@ impl CpuBackend {
             rotation,
             rotate_v_online,
             key_factors,
+            kv_places,
             ..
         } = self;
         let forward = Forward {
@@ -293,7 +297,7 @@ impl CpuBackend {
             plans,
             pages: Pages {
                 arena,
-                geometry: spec.kv_geometry(),
+                geometry: layout.geometry(),
                 layout,
                 tables,
             },
@@ -303,6 +307,7 @@ impl CpuBackend {
             rows: input.tokens.len(),
             rotate_k: rotation.k,
             rotate_v: *rotate_v_online,
+            kv_places,
             key_factors: key_factors.as_deref(),
         };
         forward.run()

@@ -17,7 +17,7 @@ use super::weights::Weights;
 use crate::BLOCK_TOKENS;
 use crate::backend::{SeqRows, StepInput};
 use crate::model::ops::Buffer;
-use crate::model::{ModelSpec, QkNorm};
+use crate::model::{KvPlace, ModelSpec, QkNorm};
 
 /// What a step works on.
 pub(super) struct Forward<'a> {
@@ -34,6 +34,8 @@ pub(super) struct Forward<'a> {
     pub(super) rows: usize,
     pub(super) rotate_k: bool,
     pub(super) rotate_v: bool,
+    /// Of each layer, if it has attention: where its keys and values lie.
+    pub(super) kv_places: &'a [Option<KvPlace>],
     /// Of each layer with attention.
     pub(super) key_factors: Option<&'a [Vec<f32>]>,
 }
@@ -174,9 +176,13 @@ impl Forward<'_> {
         result
     }
 
+    fn kv_place(&self, layer: usize) -> KvPlace {
+        self.kv_places[layer].expect("a layer with attention")
+    }
+
     fn finish_heads(&mut self, layer: usize) -> Result<(), TaskPanic> {
         let attention = self.spec.attention(layer);
-        let place = self.spec.kv_place(layer);
+        let place = self.kv_place(layer);
         let mut qkv = self.scratch.take(Buffer::Heads);
         let qk_norm = self.weights.qk_norms[layer].as_ref();
         let ops = HeadOps {
@@ -209,7 +215,7 @@ impl Forward<'_> {
         let attention = Attention {
             pages: self.pages,
             plan: self.plans.of(spec.window, heads.into()),
-            place: self.spec.kv_place(layer),
+            place: self.kv_place(layer),
             heads: heads.into(),
             queries: &queries,
             query_stride: spec.heads_width(),

@@ -13,14 +13,14 @@ use super::arena::DeviceArena;
 use super::codecs::PagePlaces;
 use super::driver::{Device, DeviceBuffer, Kernel, Stream, TensorMap};
 use super::error::CudaError;
-use super::ops::{HeadParams, HeadSpec};
+use super::ops::{HEAD_DIM_MAX, HeadParams, HeadSpec};
 use super::params::{DevicePtr, KernelParams};
 use super::plan::{SplitRule, UnitColumns, Windows};
 use super::prefill::{Prefill, PrefillVariant};
 use super::step::{PageTable, StepBuffers};
 use crate::kv::{KvGeometry, KvLayout};
 use mixed::{Mixed, MixedShape};
-pub(super) use parts::{HEAD_DIM_MAX, Parts, PartsLayer, is_in_parts};
+pub(super) use parts::{PARTS_HEAD_DIM_MAX, Parts, PartsLayer};
 pub use scores::ScoreSpec;
 pub(super) use scores::{ScoreParams, Scored, ScoredLayer};
 pub use variants::{DECODE_VARIANTS, DecodeVariant};
@@ -264,7 +264,7 @@ impl Attention {
         rule: SplitRule,
         (variant, prefill): (Option<DecodeVariant>, Option<PrefillVariant>),
     ) -> Result<Self, CudaError> {
-        heads.check(256)?;
+        heads.check(HEAD_DIM_MAX)?;
         assert!(heads.head_dim == geometry.head_dim && heads.kv_heads == geometry.kv_heads);
         let (head_dim, q_heads) = (heads.head_dim, heads.q_heads);
         let fits = |v: &&DecodeVariant| v.head_dim == head_dim && v.runs_on(device);

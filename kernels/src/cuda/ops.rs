@@ -9,14 +9,16 @@ use std::sync::Arc;
 
 use half::bf16;
 
-use super::attention::HEAD_DIM_MAX;
+use super::attention::PARTS_HEAD_DIM_MAX;
 use super::driver::{Device, DeviceBuffer, Kernel, Stream};
 use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
 use super::step::StepBuffers;
 use crate::formats::rotation::Rotation;
-use crate::model::{Activation, LayerSpec, ModelSpec, NormKind, OnlineKeyScales, QkNorm};
-pub(super) use heads::{HeadOps, HeadParams, HeadParts, HeadSpec, RopeWeights, Rotary};
+use crate::model::{Activation, KvPlace, LayerSpec, ModelSpec, NormKind, OnlineKeyScales, QkNorm};
+pub(super) use heads::{
+    HEAD_DIM_MAX, HeadOps, HeadParams, HeadParts, HeadSpec, RopeWeights, Rotary,
+};
 use layer_inputs::LayerInputs;
 pub(super) use recurrent::{Recurrent, RecurrentIo, RecurrentWeights};
 pub(super) use rotate_back::RotateBack;
@@ -203,6 +205,8 @@ pub(super) struct Ops {
     rotary: Vec<Rotary>,
     /// Of each layer, if it has attention.
     head_specs: Vec<Option<HeadSpec>>,
+    /// Of each layer, if it has attention: where its keys and values lie.
+    kv_places: Vec<Option<KvPlace>>,
     hidden: usize,
     vocab: usize,
     form: NormForm,
@@ -249,14 +253,15 @@ impl Ops {
                 return unsupported(format!("{name} size {value} is not a multiple of 8"));
             }
         }
+        let kv_places = spec.kv_places();
         let mut head_specs = vec![None; spec.layers.len()];
         let mut scale = None;
         for (layer, attention) in spec.attentions() {
             let heads = HeadSpec::of(attention, &spec.ropes);
-            let parts = HeadParts::of(spec, layer);
+            let parts = kv_places[layer].and_then(|place| HeadParts::of(attention, place));
             heads.check(match parts {
-                Some(_) => HEAD_DIM_MAX,
-                None => 256,
+                Some(_) => PARTS_HEAD_DIM_MAX,
+                None => HEAD_DIM_MAX,
             })?;
             if parts.is_some() && heads.norm == QkNorm::Whole {
                 return unsupported("norms of whole projections of heads in parts".to_owned());
@@ -300,6 +305,7 @@ impl Ops {
                 .map(|rope| Rotary::new(device, rope.frequencies(spec.max_positions), rope.scale))
                 .collect::<Result<_, _>>()?,
             head_specs,
+            kv_places,
             hidden: spec.hidden,
             vocab: spec.vocab,
             form: NormForm::of(spec),
@@ -415,6 +421,14 @@ impl Ops {
     /// If it has no attention.
     pub(super) fn head_spec(&self, layer: usize) -> HeadSpec {
         self.head_specs[layer].expect("a layer with attention")
+    }
+
+    /// Where the keys and values that a layer reads lie.
+    ///
+    /// # Panics
+    /// If it has no attention.
+    pub(super) fn kv_place(&self, layer: usize) -> KvPlace {
+        self.kv_places[layer].expect("a layer with attention")
     }
 
     /// Bytes of the factors that queries and keys are scaled by, if they are.

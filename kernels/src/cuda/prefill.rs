@@ -8,7 +8,7 @@ use super::arena::DeviceArena;
 use super::attention::{ScoreParams, Scored, ScoredLayer, tile_row_bytes};
 use super::driver::{Device, DeviceBuffer, Kernel, Stream, TensorMap};
 use super::error::CudaError;
-use super::ops::HeadSpec;
+use super::ops::{HEAD_DIM_MAX, HeadSpec};
 use super::params::{DevicePtr, KernelParams, TensorDim};
 use super::step::{PageTable, StepBuffers};
 
@@ -228,7 +228,7 @@ impl Prefill {
                     device.name()
                 ))
             })?;
-        heads.check(256)?;
+        heads.check(HEAD_DIM_MAX)?;
         let loaded = Scored::load(any, |is_plain| {
             let none = || CudaError::Unsupported(format!("{} for any scores", variant.name));
             let name = match is_plain {

@@ -32,24 +32,27 @@ impl KvPlace {
         }
     }
 
-    pub(super) fn of(spec: &ModelSpec, layer: usize) -> Self {
+    /// Of each layer of a valid model, if it has attention.
+    pub(super) fn all(spec: &ModelSpec) -> Vec<Option<Self>> {
         let (records, head_dim) = records(spec);
-        let owner = spec.attention(layer).kv_from.unwrap_or(layer);
-        let place = |layer: usize| {
-            let attention = spec.attention(layer);
-            Self {
-                first_layer: 0,
-                records,
-                heads: attention.kv_heads,
-                parts: attention.head_dim / head_dim,
-            }
-        };
-        let own = spec.attentions().filter(|(_, a)| a.kv_from.is_none());
-        let before = own.take_while(|(at, _)| *at < owner);
-        Self {
-            first_layer: before.map(|(at, _)| place(at).layers()).sum(),
-            ..place(owner)
+        let mut places: Vec<Option<Self>> = vec![None; spec.layers.len()];
+        let mut first_layer = 0;
+        for (layer, attention) in spec.attentions() {
+            places[layer] = match attention.kv_from {
+                Some(owner) => places[owner],
+                None => {
+                    let own = Self {
+                        first_layer,
+                        records,
+                        heads: attention.kv_heads,
+                        parts: attention.head_dim / head_dim,
+                    };
+                    first_layer += own.layers();
+                    Some(own)
+                }
+            };
         }
+        places
     }
 
     /// Layers of the KV cache that it is.
@@ -57,11 +60,9 @@ impl KvPlace {
         self.heads * self.parts / self.records
     }
 
-    /// The most layers of the KV cache that any layer of a model is.
-    pub fn layers_max(spec: &ModelSpec) -> usize {
-        let layers = spec.attentions();
-        let counts = layers.map(|(layer, _)| Self::of(spec, layer).layers());
-        counts.max().unwrap_or(1)
+    /// Whether its heads are the records of one layer of the KV cache, each by itself.
+    pub fn is_whole(&self) -> bool {
+        self.parts == 1 && self.layers() == 1
     }
 
     /// Records of a head: head `head`'s channels are those of records `0..parts()`, in order.
@@ -143,9 +144,10 @@ mod tests {
             let (count, (heads, head_dim)) = cached;
             assert_eq!((geometry.layers, geometry.kv_heads), (count, heads));
             assert_eq!(geometry.head_dim, head_dim);
+            let places: Vec<_> = spec.kv_places().into_iter().flatten().collect();
             let mut records = Vec::new();
             for (layer, &(kv_heads, dim)) in layers.iter().enumerate() {
-                let place = spec.kv_place(layer);
+                let place = places[layer];
                 assert_eq!(place.parts() * head_dim, dim);
                 for head in 0..kv_heads {
                     records.extend((0..place.parts()).map(|part| place.record(head, part)));
@@ -153,8 +155,8 @@ mod tests {
             }
             let all = (0..count).flat_map(|layer| (0..heads).map(move |record| (layer, record)));
             assert_eq!(records, all.collect::<Vec<_>>());
-            assert_eq!(spec.kv_place(last + 1), spec.kv_place(last));
-            let writers: Vec<_> = spec.kv_layers().collect();
+            assert_eq!(places[last + 1], places[last]);
+            let writers = spec.kv_layers();
             assert_eq!(writers.len(), count);
             assert!(writers.is_sorted() && writers.last() == Some(&last));
         }

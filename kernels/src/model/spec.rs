@@ -278,18 +278,20 @@ impl ModelSpec {
         attentions.all(|(_, spec)| spec.heads() == heads && spec.kv_from.is_none())
     }
 
-    /// Where the keys and values that a layer reads lie in the KV cache.
-    ///
-    /// # Panics
-    /// If the layer has no attention.
-    pub fn kv_place(&self, layer: usize) -> KvPlace {
-        KvPlace::of(self, layer)
+    /// Where the keys and values that each layer reads lie in the KV cache, if it has attention.
+    pub fn kv_places(&self) -> Vec<Option<KvPlace>> {
+        KvPlace::all(self)
     }
 
     /// The KV cache's layers, in order: the attention layer that writes each.
-    pub fn kv_layers(&self) -> impl Iterator<Item = usize> {
+    pub fn kv_layers(&self) -> Vec<usize> {
+        let places = self.kv_places();
         let own = self.attentions().filter(|(_, spec)| spec.kv_from.is_none());
-        own.flat_map(|(layer, _)| std::iter::repeat_n(layer, self.kv_place(layer).layers()))
+        let layers = own.flat_map(|(layer, _)| {
+            let count = places[layer].map_or(0, |place| place.layers());
+            std::iter::repeat_n(layer, count)
+        });
+        layers.collect()
     }
 
     /// Floats of a sequence's states, those of all recurrent layers together.
@@ -341,7 +343,7 @@ impl ModelSpec {
     /// The geometry of this model's KV cache.
     pub fn kv_geometry(&self) -> KvGeometry {
         let (kv_heads, head_dim) = kv_place::records(self);
-        let windows = self.kv_layers().map(|layer| {
+        let windows = self.kv_layers().into_iter().map(|layer| {
             let window = self.attention(layer).window?;
             let is_short = window < self.max_positions;
             u32::try_from(window).ok().filter(|_| is_short)

@@ -138,7 +138,9 @@ impl KeyScales {
             true => 1.0,
             false => 0.0,
         };
-        let scales = &self.scales[spec.kv_place(layer).first_layer];
+        // The KV cache has a layer for each with attention.
+        let before = spec.attentions().take_while(|(at, _)| *at < layer);
+        let scales = &self.scales[before.count()];
         for (channel, row) in (first_row..).zip(rows.chunks_exact_mut(width)) {
             let head = channel / dim / if is_query { queries_of_head } else { 1 };
             let head = if self.heads == 1 { 0 } else { head };

@@ -40,10 +40,11 @@ pub(crate) fn other_pairs(
     model: &ModelSpec,
     formats: &[FormatId],
 ) -> Option<(usize, FormatId, usize)> {
+    let places = model.kv_places();
     let mut keys = formats.iter().step_by(2).zip(model.kv_layers());
     keys.find_map(|(&format, layer)| {
         let attention = model.attention(layer);
-        let rotary_dim = match model.kv_place(layer).parts() {
+        let rotary_dim = match places[layer]?.parts() {
             1 => model.ropes[attention.rope?].rotary_dim(),
             _ => 0,
         };

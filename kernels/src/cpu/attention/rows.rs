@@ -98,7 +98,7 @@ impl Block<'_> {
     /// Whether products may be computed on codes: of heads that are one record, all of one format.
     /// What others in the step ask for must not decide it.
     fn may_have_codes(&self) -> bool {
-        self.place.parts() == 1 && self.place.layers() == 1
+        self.place.is_whole()
     }
 
     /// Reads an item of a head, part by part, to `out`: the channels of a part follow those of the

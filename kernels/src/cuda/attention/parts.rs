@@ -44,17 +44,15 @@ const QUERIES: usize = 8;
 const THREADS: u32 = 256;
 
 /// The widest head.
-pub(in crate::cuda) const HEAD_DIM_MAX: usize = 512;
-
-/// Whether a layer's heads are not the records of one layer of the KV cache.
-pub(in crate::cuda) fn is_in_parts(place: &KvPlace) -> bool {
-    place.parts() > 1 || place.layers() > 1
-}
+pub(in crate::cuda) const PARTS_HEAD_DIM_MAX: usize = 512;
 
 /// The layers of a model whose heads are in parts.
 fn layers(spec: &ModelSpec) -> impl Iterator<Item = &AttentionSpec> {
-    let layers = spec.attentions();
-    let of_parts = layers.filter(|(layer, _)| is_in_parts(&spec.kv_place(*layer)));
+    let places = spec.kv_places();
+    let is_in_parts = move |layer: usize| places[layer].is_some_and(|place| !place.is_whole());
+    let of_parts = spec
+        .attentions()
+        .filter(move |(layer, _)| is_in_parts(*layer));
     of_parts.map(|(_, attention)| attention)
 }
 
@@ -95,9 +93,9 @@ impl Parts {
         let Some(head_dim) = layers(spec).map(|a| a.head_dim).max() else {
             return Ok(None);
         };
-        if head_dim > HEAD_DIM_MAX {
+        if head_dim > PARTS_HEAD_DIM_MAX {
             return Err(CudaError::Unsupported(format!(
-                "head_dim {head_dim}: the CUDA backend has kernels for up to {HEAD_DIM_MAX}"
+                "head_dim {head_dim}: the CUDA backend has kernels for up to {PARTS_HEAD_DIM_MAX}"
             )));
         }
         // `PartsShared` of attention/parts.cuh.

@@ -1,7 +1,7 @@
 //! One step's walk over the model's operations.
 
 use super::{Activations, Forward, Work};
-use crate::cuda::attention::{PartsLayer, Queries, ScoreSpec, ScoredLayer, is_in_parts};
+use crate::cuda::attention::{PartsLayer, Queries, ScoreSpec, ScoredLayer};
 use crate::cuda::codecs::Codecs;
 use crate::cuda::driver::{DeviceBuffer, Stream};
 use crate::cuda::error::CudaError;
@@ -200,7 +200,7 @@ impl Forward {
             ..
         } = self;
         // Pages are counted by layers of the KV cache.
-        let place = spec.kv_place(layer);
+        let place = ops.kv_place(layer);
         let kv_layer = place.first_layer;
         let pages = codecs.as_ref().map(Codecs::pages);
         let mut codecs = codecs.as_mut().filter(|_| work.decodes);
@@ -209,7 +209,7 @@ impl Forward {
             ..weights.of_heads(spec, layer)
         };
         let of_layer = ops.head_spec(layer);
-        let head_parts = HeadParts::of(spec, layer);
+        let head_parts = HeadParts::of(spec.attention(layer), place);
         let table = &a.ropes[spec.attention(layer).rope.unwrap_or(0)];
         let heads = ops
             .heads
@@ -240,7 +240,7 @@ impl Forward {
             true => step.plan.turns.len(),
             false => 0,
         };
-        if is_in_parts(&place) {
+        if !place.is_whole() {
             let Some(parts) = parts else {
                 unreachable!("kernels were loaded for heads in parts");
             };
@@ -257,8 +257,8 @@ impl Forward {
                 parts.decode(stream, seqs, on, &layer, &a.q, &mut a.attended)?;
             }
             for turn in 0..turns {
-                for kv_layer in kv_layer..kv_layer + place.layers() {
-                    if let Some(codecs) = &mut codecs {
+                if let Some(codecs) = &mut codecs {
+                    for kv_layer in kv_layer..kv_layer + place.layers() {
                         codecs.dequantise_layer(stream, arena, kv_layer, turn)?;
                     }
                 }

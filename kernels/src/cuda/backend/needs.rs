@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::start::{RECORDED, buckets};
+use super::start::{RECORDED, buckets, layers_at_once};
 use super::{CudaBackend, CudaConfig};
 use crate::cuda::codecs::{Codecs, Scratch, supports};
 use crate::cuda::driver::{Device, Gemm};
@@ -10,7 +10,7 @@ use crate::cuda::products::Products;
 use crate::cuda::tables::DeviceTables;
 use crate::cuda::weights::{LoadError, PLAIN, PackPlan};
 use crate::kv::KvLayout;
-use crate::model::{KvPlace, LayerSpec, ModelSpec, TensorName, WeightSource};
+use crate::model::{LayerSpec, ModelSpec, TensorName, WeightSource};
 
 /// What the driver rounds large allocations up to.
 const GRANULE_BYTES: usize = 2 << 20;
@@ -98,7 +98,7 @@ impl CudaBackend {
         if layout.levels() == 1 {
             return 0;
         }
-        let scratch = Scratch::of(layout, frames, &config.capacity, KvPlace::layers_max(spec));
+        let scratch = Scratch::of(layout, frames, &config.capacity, layers_at_once(spec));
         scratch.frames() as usize * layout.frame().frame_bytes
             + DeviceTables::scratch_bytes(&scratch.shape)
             + Codecs::bytes(layout, frames, scratch)

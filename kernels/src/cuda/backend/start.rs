@@ -7,7 +7,7 @@ use super::activations::Activations;
 use super::{CudaBackend, Forward, LogitRows};
 use crate::backend::{BlockTables, StatePositions};
 use crate::cuda::arena::DeviceArena;
-use crate::cuda::attention::{Attention, DecodeWork, Parts, ScoreSpec, is_in_parts, unit_columns};
+use crate::cuda::attention::{Attention, DecodeWork, Parts, ScoreSpec, unit_columns};
 use crate::cuda::codecs::{Codecs, Scratch};
 use crate::cuda::driver::{Device, Event, Stream};
 use crate::cuda::error::CudaError;
@@ -22,7 +22,7 @@ use crate::cuda::weights::{LoadError, Weights};
 use crate::formats::rotation::Rotation;
 use crate::kv::KvLayout;
 use crate::model::ops::{Buffer, LinearName};
-use crate::model::{Feature, KvPlace, ModelSpec, OnlineKeyScales, WeightSource};
+use crate::model::{Feature, ModelSpec, OnlineKeyScales, WeightSource};
 use crate::weight_formats::Quantisation;
 
 /// Batches up to this are recorded at every size that cuBLASLt treats apart; beyond, in steps of 8.
@@ -171,7 +171,7 @@ impl CudaBackend {
                 pages.geometry()
             )));
         }
-        let at_once = KvPlace::layers_max(&spec);
+        let at_once = layers_at_once(&spec);
         let scratch = Scratch::of(pages, config.frames, &capacity, at_once);
         let attentions = || spec.attentions().map(|(_, attention)| attention);
         let scores: Vec<_> = attentions().map(ScoreSpec::of).collect();
@@ -351,14 +351,20 @@ impl CudaBackend {
     }
 }
 
+/// The most layers of the KV cache that attention of one layer reads.
+pub(super) fn layers_at_once(spec: &ModelSpec) -> usize {
+    let places = spec.kv_places().into_iter().flatten();
+    places.map(|place| place.layers()).max().unwrap_or(1)
+}
+
 /// The heads that plans and kernels are made for: those of the first layer whose heads are the
 /// records of a layer of the KV cache. Where all are in parts, of records that share as many query
 /// heads as a KV head has at most.
 fn base_heads(spec: &ModelSpec) -> HeadSpec {
-    let mut whole = spec
-        .attentions()
-        .filter(|(layer, _)| !is_in_parts(&spec.kv_place(*layer)));
-    if let Some((_, attention)) = whole.next() {
+    let places = spec.kv_places();
+    let is_whole = |layer: usize| places[layer].is_some_and(|place| place.is_whole());
+    let mut attentions = spec.attentions();
+    if let Some((_, attention)) = attentions.find(|(layer, _)| is_whole(*layer)) {
         return HeadSpec::of(attention, &spec.ropes);
     }
     let groups = spec

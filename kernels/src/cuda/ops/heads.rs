@@ -5,7 +5,6 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::super::arena::DeviceArena;
-use super::super::attention::is_in_parts;
 use super::super::driver::{Device, DeviceBuffer, Kernel, Stream};
 use super::super::error::CudaError;
 use super::super::params::{DevicePtr, KernelParams};
@@ -13,7 +12,10 @@ use super::super::plan::PREFILL_TILE_ROWS_MIN;
 use super::super::step::{PageTable, StepBuffers};
 use crate::formats::rotation::Rotation;
 use crate::kv::KvGeometry;
-use crate::model::{AttentionSpec, KvPlace, ModelSpec, QkNorm, Rope};
+use crate::model::{AttentionSpec, KvPlace, QkNorm, Rope};
+
+/// The widest head that is one record.
+pub(in crate::cuda) const HEAD_DIM_MAX: usize = 256;
 
 /// What a layer does with its heads before their scores, and with the scores.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -208,15 +210,14 @@ pub(in crate::cuda) struct HeadParts {
 }
 
 impl HeadParts {
-    /// Of a layer, if it needs that kernel.
-    pub(in crate::cuda) fn of(spec: &ModelSpec, layer: usize) -> Option<Self> {
-        let (attention, place) = (spec.attention(layer), spec.kv_place(layer));
+    /// Of a layer whose keys and values lie at `place`, if it needs that kernel.
+    pub(in crate::cuda) fn of(attention: &AttentionSpec, place: KvPlace) -> Option<Self> {
         let this = Self {
             place,
             has_kv: attention.kv_from.is_none(),
             norms_values: attention.v_norm,
         };
-        let is_needed = is_in_parts(&place) || !this.has_kv || this.norms_values;
+        let is_needed = !place.is_whole() || !this.has_kv || this.norms_values;
         is_needed.then_some(this)
     }
 }
@@ -450,21 +451,29 @@ mod tests {
     fn multiples_of_16_up_to_256_have_kernels_and_64_and_128_their_own() {
         for head_dim in 0..=512 {
             let is = head_dim % 16 == 0 && (16..=256).contains(&head_dim);
-            assert_eq!(of(head_dim).check(256).is_ok(), is, "{head_dim}");
+            assert_eq!(of(head_dim).check(HEAD_DIM_MAX).is_ok(), is, "{head_dim}");
             assert_eq!(of(head_dim).is_tuned(), matches!(head_dim, 64 | 128));
         }
         let rotary = |rotary_dim| HeadSpec {
             rotary_dim,
             ..of(128)
         };
-        assert!([0, 96].iter().all(|r| rotary(*r).check(256).is_ok()));
-        assert!([97, 130].iter().all(|r| rotary(*r).check(256).is_err()));
+        assert!(
+            [0, 96]
+                .iter()
+                .all(|r| rotary(*r).check(HEAD_DIM_MAX).is_ok())
+        );
+        assert!(
+            [97, 130]
+                .iter()
+                .all(|r| rotary(*r).check(HEAD_DIM_MAX).is_err())
+        );
         assert!(!rotary(0).is_tuned() && !rotary(96).is_tuned());
         let whole = HeadSpec {
             norm: QkNorm::Whole,
             ..of(128)
         };
-        assert!(whole.check(256).is_ok() && !whole.is_tuned());
+        assert!(whole.check(HEAD_DIM_MAX).is_ok() && !whole.is_tuned());
     }
 
     #[test]
@@ -480,6 +489,6 @@ mod tests {
             scale: Some(0.0),
             ..scaled
         };
-        assert!(scaled.check(256).is_ok() && of_zero.check(256).is_err());
+        assert!(scaled.check(HEAD_DIM_MAX).is_ok() && of_zero.check(HEAD_DIM_MAX).is_err());
     }
 }
