@@ -145,14 +145,6 @@ impl GgufFamily {
             false => stored,
         }
     }
-
-    /// Where older files have it, if that was elsewhere.
-    pub(crate) fn stored_before(&self, name: TensorName) -> Option<StoredTensor> {
-        match self.architecture {
-            qwen3_next_gguf::NEXT => qwen3_next_gguf::older(name),
-            _ => None,
-        }
-    }
 }
 
 /// Families whose GGUF files, or some of them, are of another family's architecture, which they

@@ -15,6 +15,8 @@ pub(crate) struct StoredTensor {
     tensor: TensorName,
     heads: Heads,
     layout: Layout,
+    /// Where older files have it, if that was elsewhere.
+    pub(crate) before: Option<Box<Self>>,
 }
 
 /// How heads lie in a checkpoint, as far as a tensor has any.
@@ -83,6 +85,7 @@ impl StoredTensor {
             tensor,
             heads: Heads::Plain,
             layout,
+            before: None,
         }
     }
 
@@ -174,6 +177,7 @@ impl StoredTensor {
             tensor,
             heads: Heads::Plain,
             layout,
+            before: None,
         }
     }
 
@@ -182,6 +186,14 @@ impl StoredTensor {
     pub(crate) fn interleaved(self) -> Self {
         Self {
             heads: Heads::Interleaved,
+            ..self
+        }
+    }
+
+    /// In older files as `before` says, if it was elsewhere.
+    pub(crate) fn or_before(self, before: Option<Self>) -> Self {
+        Self {
+            before: before.map(Box::new),
             ..self
         }
     }

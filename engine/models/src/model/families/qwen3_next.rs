@@ -6,7 +6,7 @@ use ebb_kernels::model::{
     UniformModel,
 };
 
-use super::qwen3_next_gguf::{KEYS, NEXT, gguf_spec, gguf_tensor, put_gguf_experts};
+use super::qwen3_next_gguf::{KEYS, gguf_spec, gguf_tensor, older, put_gguf_experts};
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::hf::config::{HfConfig, HfDefaults};
@@ -61,7 +61,7 @@ pub(super) static FAMILY: Family = Family {
         }
     },
     gguf: Some(GgufFamily {
-        architecture: NEXT,
+        architecture: "qwen3next",
         keys: KEYS,
         spec: |config| {
             let mut spec = gguf_spec(config)?;
@@ -72,7 +72,7 @@ pub(super) static FAMILY: Family = Family {
             TensorName::Layer(layer, part) if BA.contains(&part) => {
                 StoredTensor::by_head(name, format!("blk.{layer}.ssm_ba.weight"), BA)
             }
-            _ => gguf_tensor(name),
+            _ => gguf_tensor(name).or_before(older(name)),
         },
         permutes_qk: false,
     }),

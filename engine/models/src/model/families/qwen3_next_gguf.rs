@@ -12,9 +12,6 @@ use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
 use crate::model::gguf::config::{EXPERT_WIDTH, GgufConfig};
 
-/// Qwen3-Next's architecture.
-pub(super) const NEXT: &str = "qwen3next";
-
 const QKV: &[LayerTensor] = &[
     LayerTensor::DeltaQ,
     LayerTensor::DeltaK,

@@ -71,14 +71,12 @@ impl GgufWeights {
 
 /// Where a file has a tensor.
 fn place(file: &GgufFile, family: &GgufFamily, name: TensorName) -> StoredTensor {
-    let place = family.stored(name);
-    match family.stored_before(name) {
-        Some(before)
-            if file.tensor(&place.name).is_none() && file.tensor(&before.name).is_some() =>
-        {
-            before
-        }
-        _ => place,
+    let mut place = family.stored(name);
+    let before = place.before.take();
+    let is_there = |place: &StoredTensor| file.tensor(&place.name).is_some();
+    match before.filter(|before| !is_there(&place) && is_there(before)) {
+        Some(before) => *before,
+        None => place,
     }
 }
 
