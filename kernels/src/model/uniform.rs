@@ -29,6 +29,8 @@ pub struct UniformModel {
     pub rope: Rope,
     /// See [`AttentionSpec::qkv_bias`].
     pub qkv_bias: bool,
+    /// See [`AttentionSpec::o_bias`].
+    pub o_bias: bool,
     /// See [`AttentionSpec::qk_norm`].
     pub qk_norm: QkNorm,
     /// See [`ModelSpec::tied_embeddings`].
@@ -42,6 +44,7 @@ impl UniformModel {
     pub fn spec(self) -> ModelSpec {
         let attention = AttentionSpec {
             qkv_bias: self.qkv_bias,
+            o_bias: self.o_bias,
             qk_norm: self.qk_norm,
             ..AttentionSpec::new(self.q_heads, self.kv_heads, self.head_dim)
         };

@@ -26,12 +26,9 @@ pub(super) static FAMILY: Family = Family {
         };
         let mut model = config.uniform(&defaults)?;
         model.qkv_bias = config.bool("attention_bias")? == Some(true);
+        model.o_bias = model.qkv_bias;
         let mut spec = model.spec();
         put_plain_mlp(&mut spec, config.bool("mlp_bias")? == Some(true));
-        for layer in &mut spec.layers {
-            let attention = layer.attention_mut();
-            attention.o_bias = attention.qkv_bias;
-        }
         Ok(spec)
     },
     hf_tensor: llama_hf,

@@ -29,6 +29,7 @@ pub(super) static FAMILY: Family = Family {
         config.refuse("use_qk_norm")?;
         let mut model = config.uniform(&defaults)?;
         model.qkv_bias = config.bool("attention_bias")? == Some(true);
+        model.o_bias = model.qkv_bias;
         model.norm_eps = config.number("layer_norm_eps")?.unwrap_or(1e-5) as f32;
         let mut spec = model.spec();
         spec.logit_multiplier = config.number("logit_scale")?.unwrap_or(0.0625) as f32;
@@ -57,7 +58,5 @@ fn finish(spec: &mut ModelSpec) {
     spec.norms.kind = NormKind::Layer;
     for layer in &mut spec.layers {
         layer.mlp_norm = NormPlace::Shared;
-        let attention = layer.attention_mut();
-        attention.o_bias = attention.qkv_bias;
     }
 }

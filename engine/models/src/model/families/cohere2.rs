@@ -36,6 +36,7 @@ pub(super) static FAMILY: Family = Family {
         }
         let mut model = config.uniform(&defaults)?;
         model.qkv_bias = config.bool("attention_bias")? == Some(true);
+        model.o_bias = model.qkv_bias;
         model.norm_eps = config.number("layer_norm_eps")?.unwrap_or(1e-5) as f32;
         let mut spec = model.spec();
         spec.logit_multiplier = config.number("logit_scale")?.unwrap_or(0.0625) as f32;
@@ -72,7 +73,6 @@ fn finish(spec: &mut ModelSpec, sliding: &[bool]) {
     for (layer, is_sliding) in spec.layers.iter_mut().zip(sliding) {
         layer.mlp_norm = NormPlace::Shared;
         let attention = layer.attention_mut();
-        attention.o_bias = attention.qkv_bias;
         attention.rope = attention.rope.filter(|_| *is_sliding);
     }
 }

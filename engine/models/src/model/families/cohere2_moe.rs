@@ -33,6 +33,7 @@ pub(super) static FAMILY: Family = Family {
         }
         let mut model = config.uniform(&defaults)?;
         model.qkv_bias = config.bool("attention_bias")? == Some(true);
+        model.o_bias = model.qkv_bias;
         // RMSNorm where the file has an epsilon for it.
         let rms_eps = config.number("rms_norm_eps")?;
         let eps = rms_eps.or(config.number("layer_norm_eps")?);
@@ -58,7 +59,7 @@ pub(super) static FAMILY: Family = Family {
         if experts.shared.is_some() {
             // They are averaged where the file does not say so.
             const HOW: &str = "shared_expert_combination_strategy";
-            if !config.is_text(HOW, "sum")? {
+            if config.text(HOW)? != Some("sum") {
                 return Err(Refusal::unsupported(HOW, r#""average""#, "sum"));
             }
         }
@@ -82,7 +83,6 @@ fn put_attention(config: &HfConfig, spec: &mut ModelSpec, sparse: &[bool]) -> Re
     config.put_windows(spec, WindowRule::Always, |layer| sliding[layer])?;
     for (index, layer) in spec.layers.iter_mut().enumerate() {
         let attention = layer.attention_mut();
-        attention.o_bias = attention.qkv_bias;
         let has_rope = sliding[index] || (!sparse[index] && of_dense == 1);
         attention.rope = attention.rope.filter(|_| has_rope);
     }
@@ -92,7 +92,7 @@ fn put_attention(config: &HfConfig, spec: &mut ModelSpec, sparse: &[bool]) -> Re
 /// The best scores become a softmax over those chosen, or sigmoids.
 fn routing(config: &HfConfig) -> Result<Routing, Refusal> {
     const HOW: &str = "expert_selection_fn";
-    if !config.is_text(HOW, "sigmoid")? {
+    if config.text(HOW)? != Some("sigmoid") {
         config.refuse_other_text(HOW, "softmax")?;
         return Ok(Routing::SOFTMAX_OF_CHOSEN);
     }

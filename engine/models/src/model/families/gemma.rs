@@ -2,7 +2,7 @@
 //! are multiplied.
 
 use ebb_kernels::bf16;
-use ebb_kernels::model::{Activation, ModelSpec};
+use ebb_kernels::model::Activation;
 
 use super::gemma2::{self, root_of_width};
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
@@ -26,9 +26,10 @@ pub(super) static FAMILY: Family = Family {
         check_activation(config)?;
         let mut model = config.uniform(&gemma2::DEFAULTS)?;
         model.qkv_bias = config.bool("attention_bias")? == Some(true);
+        model.o_bias = model.qkv_bias;
         let mut spec = model.spec();
         spec.embedding_multiplier = config.round(root_of_width(&spec))?;
-        finish(&mut spec);
+        spec.norms.from_one = true;
         Ok(spec)
     },
     hf_tensor: llama_hf,
@@ -41,7 +42,7 @@ pub(super) static FAMILY: Family = Family {
             let mut spec = model.spec();
             // All checkpoints that are published were of this type.
             spec.embedding_multiplier = bf16::from_f32(root_of_width(&spec)).to_f32();
-            finish(&mut spec);
+            spec.norms.from_one = true;
             Ok(spec)
         },
         tensor: llama_gguf,
@@ -59,13 +60,5 @@ fn check_activation(config: &HfConfig) -> Result<(), Refusal> {
             Err(Refusal::unsupported(KEY, found, "gelu_pytorch_tanh"))
         }
         _ => Ok(()),
-    }
-}
-
-fn finish(spec: &mut ModelSpec) {
-    spec.norms.from_one = true;
-    for layer in &mut spec.layers {
-        let attention = layer.attention_mut();
-        attention.o_bias = attention.qkv_bias;
     }
 }

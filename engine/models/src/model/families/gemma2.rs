@@ -85,14 +85,13 @@ pub(super) fn hf_spec(config: &HfConfig, defaults: &HfDefaults) -> Result<ModelS
     config.refuse("use_bidirectional_attention")?;
     let mut model = config.uniform(defaults)?;
     model.qkv_bias = config.bool("attention_bias")? == Some(true);
+    model.o_bias = model.qkv_bias;
     let mut spec = model.spec();
     put_norms(&mut spec);
     spec.embedding_multiplier = config.round(root_of_width(&spec))?;
     let scalar = config.number("query_pre_attn_scalar")?.unwrap_or(256.0);
     for layer in &mut spec.layers {
-        let attention = layer.attention_mut();
-        attention.scale = scalar.powf(-0.5) as f32;
-        attention.o_bias = attention.qkv_bias;
+        layer.attention_mut().scale = scalar.powf(-0.5) as f32;
     }
     Ok(spec)
 }

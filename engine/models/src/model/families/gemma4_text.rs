@@ -66,6 +66,7 @@ const DEFAULTS: HfDefaults = HfDefaults {
 fn hf_spec(config: &HfConfig) -> Result<ModelSpec, Refusal> {
     let mut model = config.uniform(&DEFAULTS)?;
     model.qkv_bias = config.bool("attention_bias")? == Some(true);
+    model.o_bias = model.qkv_bias;
     model.qk_norm = QkNorm::PerHead;
     let mut spec = model.spec();
     spec.embedding_multiplier = config.round((spec.hidden as f64).sqrt() as f32)?;
@@ -89,7 +90,6 @@ fn hf_spec(config: &HfConfig) -> Result<ModelSpec, Refusal> {
         layer.output_scale = true;
         let attention = layer.attention_mut();
         (attention.scale, attention.v_norm) = (1.0, true);
-        attention.o_bias = attention.qkv_bias;
         attention.v_is_k = values_are_keys && !sliding[index];
         // Without a list of layers, the same follows from fields of their own.
         let [head_dim, kv_heads] = match has_list {

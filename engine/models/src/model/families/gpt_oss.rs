@@ -48,14 +48,14 @@ pub(super) static FAMILY: Family = Family {
             ..HfDefaults::default()
         };
         let mut model = config.uniform(&defaults)?;
-        let has_biases = config.bool("attention_bias")?.unwrap_or(true);
-        model.qkv_bias = has_biases;
+        model.qkv_bias = config.bool("attention_bias")?.unwrap_or(true);
+        model.o_bias = model.qkv_bias;
         let mut spec = model.spec();
         let is_sliding = |layer| layer % FULL_INTERVAL == 0;
         config.put_windows(&mut spec, WindowRule::Always, is_sliding)?;
         let limit = config.number("swiglu_limit")?.unwrap_or(LIMIT) as f32;
         let experts = config.experts("intermediate_size", Routing::SOFTMAX_OF_CHOSEN)?;
-        finish(&mut spec, has_biases, experts, limit);
+        finish(&mut spec, experts, limit);
         Ok(spec)
     },
     hf_tensor: |name| {
@@ -88,14 +88,14 @@ pub(super) static FAMILY: Family = Family {
         ],
         spec: |config| {
             let mut model = config.uniform()?;
-            model.qkv_bias = true;
+            (model.qkv_bias, model.o_bias) = (true, true);
             let mut spec = model.spec();
             // Without a window it would be another model.
             let missing = || Refusal::Missing("gpt-oss.attention.sliding_window".to_owned());
             let window = config.window()?.ok_or_else(missing)?;
             config.put_windows(&mut spec, Some(window), FULL_INTERVAL)?;
             let experts = config.experts(0, Routing::SOFTMAX_OF_CHOSEN)?;
-            finish(&mut spec, true, experts, LIMIT as f32);
+            finish(&mut spec, experts, LIMIT as f32);
             Ok(spec)
         },
         tensor: |name| match name {
@@ -109,11 +109,9 @@ pub(super) static FAMILY: Family = Family {
 };
 
 /// What the configurations of all files have in common.
-fn finish(spec: &mut ModelSpec, has_biases: bool, mut experts: ExpertsSpec, limit: f32) {
+fn finish(spec: &mut ModelSpec, mut experts: ExpertsSpec, limit: f32) {
     for layer in &mut spec.layers {
-        let attention = layer.attention_mut();
-        attention.o_bias = has_biases;
-        attention.sinks = true;
+        layer.attention_mut().sinks = true;
     }
     experts.router_bias = true;
     experts.biases = true;

@@ -25,6 +25,7 @@ pub(super) static FAMILY: Family = Family {
         };
         let mut model = config.uniform(&defaults)?;
         model.qkv_bias = config.bool("attention_bias")? == Some(true);
+        model.o_bias = model.qkv_bias;
         let mut spec = model.spec();
         put_multipliers(config, &mut spec)?;
         Ok(spec)
@@ -44,16 +45,14 @@ pub(super) static FAMILY: Family = Family {
     }),
 };
 
-/// The multipliers, and the bias of the output projection where the others have one.
+/// The multipliers.
 pub(super) fn put_multipliers(config: &HfConfig, spec: &mut ModelSpec) -> Result<(), Refusal> {
     let number = |key| Ok::<_, Refusal>(config.number(key)?.unwrap_or(1.0) as f32);
     spec.embedding_multiplier = number("embedding_multiplier")?;
     spec.residual_multiplier = number("residual_multiplier")?;
     spec.logit_multiplier = 1.0 / number("logits_scaling")?;
     for layer in &mut spec.layers {
-        let attention = layer.attention_mut();
-        attention.scale = number("attention_multiplier")?;
-        attention.o_bias = attention.qkv_bias;
+        layer.attention_mut().scale = number("attention_multiplier")?;
     }
     Ok(())
 }
@@ -64,7 +63,7 @@ pub(super) fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
     config.refuse_false("rope.scaling.finetuned")?;
     let mut model = config.uniform()?;
     model.qkv_bias = config.has_tensor("blk.0.attn_q.bias");
-    let has_output_bias = config.has_tensor("blk.0.attn_output.bias");
+    model.o_bias = config.has_tensor("blk.0.attn_output.bias");
     let mut spec = model.spec();
     // 0 stands for none.
     let number = |key| Ok::<_, Refusal>(config.number(key)?.filter(|value| *value != 0.0));
@@ -75,7 +74,6 @@ pub(super) fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
     for layer in &mut spec.layers {
         let attention = layer.attention_mut();
         attention.scale = scale.unwrap_or(attention.scale);
-        attention.o_bias = has_output_bias;
     }
     Ok(spec)
 }

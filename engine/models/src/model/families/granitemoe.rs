@@ -57,6 +57,7 @@ pub(super) fn hf_layers(config: &HfConfig) -> Result<(ModelSpec, ExpertsSpec), R
     };
     let mut model = config.uniform(&defaults)?;
     model.qkv_bias = config.bool("attention_bias")? == Some(true);
+    model.o_bias = model.qkv_bias;
     let mut spec = model.spec();
     put_multipliers(config, &mut spec)?;
     let experts = config.experts("intermediate_size", Routing::SOFTMAX_OF_CHOSEN)?;

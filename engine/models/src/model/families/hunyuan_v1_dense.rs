@@ -31,13 +31,9 @@ pub(super) static FAMILY: Family = Family {
         }
         let mut model = config.uniform(&defaults)?;
         model.qkv_bias = config.bool("attention_bias")? == Some(true);
+        model.o_bias = model.qkv_bias;
         model.qk_norm = QkNorm::PerHeadBehindRope;
-        let mut spec = model.spec();
-        for layer in &mut spec.layers {
-            let attention = layer.attention_mut();
-            attention.o_bias = attention.qkv_bias;
-        }
-        Ok(spec)
+        Ok(model.spec())
     },
     hf_tensor: |name| {
         let (layer, part) = match name {

@@ -29,6 +29,7 @@ pub(super) static FAMILY: Family = Family {
         };
         let mut model = config.uniform(&defaults)?;
         model.qkv_bias = config.bool("attention_bias")? == Some(true);
+        model.o_bias = model.qkv_bias;
         model.norm_eps = config.number("norm_eps")?.unwrap_or(1e-5) as f32;
         let mut spec = model.spec();
         finish(&mut spec, config.bool("mlp_bias")? == Some(true));
@@ -42,6 +43,7 @@ pub(super) static FAMILY: Family = Family {
             let mut model = config.uniform_with_part(false)?;
             model.activation = Activation::Relu2;
             model.qkv_bias = config.has_tensor("blk.0.attn_q.bias");
+            model.o_bias = model.qkv_bias;
             let mut spec = model.spec();
             finish(&mut spec, config.has_tensor("blk.0.ffn_up.bias"));
             Ok(spec)
@@ -56,8 +58,4 @@ fn finish(spec: &mut ModelSpec, has_mlp_bias: bool) {
     spec.norms.from_one = true;
     spec.norms.bias = true;
     put_plain_mlp(spec, has_mlp_bias);
-    for layer in &mut spec.layers {
-        let attention = layer.attention_mut();
-        attention.o_bias = attention.qkv_bias;
-    }
 }

@@ -74,6 +74,7 @@ pub(super) static FAMILY: Family = Family {
 fn spec(model: UniformModel) -> ModelSpec {
     let mut spec = UniformModel {
         qkv_bias: true,
+        o_bias: true,
         ..model
     }
     .spec();
@@ -83,7 +84,6 @@ fn spec(model: UniformModel) -> ModelSpec {
     put_plain_mlp(&mut spec, true);
     for layer in &mut spec.layers {
         layer.mlp_norm = NormPlace::Shared;
-        layer.attention_mut().o_bias = true;
     }
     spec
 }

@@ -34,6 +34,7 @@ pub(super) static FAMILY: Family = Family {
         };
         let mut model = config.uniform(&defaults)?;
         model.qkv_bias = config.bool("attention_bias")?.unwrap_or(false);
+        model.o_bias = model.qkv_bias;
         let mut spec = model.spec();
         config.put_windows(&mut spec, WindowRule::Always, |_| true)?;
         let jitter = config.number("router_jitter_noise")?.unwrap_or(JITTER);
@@ -50,6 +51,7 @@ pub(super) static FAMILY: Family = Family {
         spec: |config| {
             let mut model = config.uniform()?;
             model.qkv_bias = config.has_tensor("blk.0.attn_q.bias");
+            model.o_bias = model.qkv_bias;
             let mut spec = model.spec();
             finish(&mut spec, &config.experts(0, routing(JITTER))?);
             Ok(spec)
@@ -75,9 +77,5 @@ fn finish(spec: &mut ModelSpec, experts: &ExpertsSpec) {
         bias: true,
         ..Norms::default()
     };
-    for layer in &mut spec.layers {
-        let attention = layer.attention_mut();
-        attention.o_bias = attention.qkv_bias;
-    }
     put_experts(spec, experts, |_| true);
 }

@@ -24,12 +24,8 @@ pub(super) static FAMILY: Family = Family {
         };
         let mut model = config.uniform(&defaults)?;
         model.qkv_bias = config.bool("attention_bias")?.unwrap_or(true);
-        let has_output_bias = config.bool("attention_out_bias")?.unwrap_or(false);
-        let mut spec = model.spec();
-        for layer in &mut spec.layers {
-            layer.attention_mut().o_bias = has_output_bias;
-        }
-        Ok(spec)
+        model.o_bias = config.bool("attention_out_bias")?.unwrap_or(false);
+        Ok(model.spec())
     },
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {
@@ -38,12 +34,8 @@ pub(super) static FAMILY: Family = Family {
         spec: |config| {
             let mut model = config.uniform()?;
             model.qkv_bias = config.has_tensor("blk.0.attn_q.bias");
-            let mut spec = model.spec();
-            let has_output_bias = config.has_tensor("blk.0.attn_output.bias");
-            for layer in &mut spec.layers {
-                layer.attention_mut().o_bias = has_output_bias;
-            }
-            Ok(spec)
+            model.o_bias = config.has_tensor("blk.0.attn_output.bias");
+            Ok(model.spec())
         },
         tensor: |name| match name {
             TensorName::Layer(layer, LayerTensor::MlpNorm) => {

@@ -26,6 +26,7 @@ pub(super) static FAMILY: Family = Family {
         };
         let mut model = config.uniform(&defaults)?;
         model.qkv_bias = config.bool("use_bias")?.unwrap_or(true);
+        model.o_bias = model.qkv_bias;
         model.norm_eps = config.number("norm_epsilon")?.unwrap_or(1e-5) as f32;
         let mut spec = model.spec();
         config.put_windows(&mut spec, WindowRule::Always, |_| true)?;
@@ -53,6 +54,7 @@ pub(super) static FAMILY: Family = Family {
             let mut model = config.uniform()?;
             model.activation = Activation::GeluTanh;
             model.qkv_bias = config.has_tensor("blk.0.attn_q.bias");
+            model.o_bias = model.qkv_bias;
             let mut spec = model.spec();
             finish(&mut spec);
             Ok(spec)
@@ -62,13 +64,10 @@ pub(super) static FAMILY: Family = Family {
     }),
 };
 
-/// Its norms, its MLP, and biases where Q, K and V have them.
+/// Its norms and its MLP, which has biases where Q, K and V do.
 fn finish(spec: &mut ModelSpec) {
     spec.norms.kind = NormKind::Layer;
     spec.norms.bias = true;
     let has_biases = spec.layers[0].attention_mut().qkv_bias;
     put_plain_mlp(spec, has_biases);
-    for layer in &mut spec.layers {
-        layer.attention_mut().o_bias = has_biases;
-    }
 }
