@@ -1,8 +1,10 @@
 //! Granite with windows in three of four layers, sinks, and a RoPE base for each layer.
 
+use ebb_kernels::model::ModelSpec;
+
 use super::{Family, TextType, granite, llama_hf};
 use crate::model::error::Refusal;
-use crate::model::hf::config::{HfDefaults, WindowRule};
+use crate::model::hf::config::{HfConfig, HfDefaults, WindowRule};
 
 /// One layer of so many sees everything, the first of each, unless the configuration says
 /// otherwise.
@@ -32,32 +34,43 @@ pub(super) static FAMILY: Family = Family {
         };
         let mut model = config.uniform(&defaults)?;
         model.qkv_bias = config.bool("attention_bias")? == Some(true);
+        model.o_bias = model.qkv_bias;
         let mut spec = model.spec();
         granite::put_multipliers(config, &mut spec)?;
-        let is_sliding = |layer| layer % FULL_INTERVAL != 0;
-        config.put_windows(&mut spec, WindowRule::Always, is_sliding)?;
-        for layer in &mut spec.layers {
-            layer.attention_mut().sinks = true;
-        }
-        let Some(bases) = config.numbers(BASES)? else {
-            return Ok(spec);
-        };
-        if bases.len() != spec.layers.len() {
-            let expected = format!("one number for each of {} layers", spec.layers.len());
-            return Err(Refusal::invalid(BASES, bases.len(), expected));
-        }
-        let head_dim = spec.heads().head_dim;
-        let mut distinct: Vec<f64> = bases.iter().copied().filter(|base| *base != 0.0).collect();
-        distinct.sort_by(f64::total_cmp);
-        distinct.dedup();
-        let ropes = distinct.iter();
-        let ropes = ropes.map(|base| config.rope_with_base(&defaults, head_dim, *base));
-        spec.ropes = ropes.collect::<Result<_, _>>()?;
-        for (layer, base) in spec.layers.iter_mut().zip(&bases) {
-            layer.attention_mut().rope = distinct.iter().position(|of| of == base);
-        }
+        put_layers(config, &defaults, &mut spec)?;
         Ok(spec)
     },
     hf_tensor: llama_hf,
     gguf: None,
 };
+
+/// Windows, sinks, and a RoPE for each base; also Granite-MoE's.
+pub(super) fn put_layers(
+    config: &HfConfig,
+    defaults: &HfDefaults,
+    spec: &mut ModelSpec,
+) -> Result<(), Refusal> {
+    let is_sliding = |layer| layer % FULL_INTERVAL != 0;
+    config.put_windows(spec, WindowRule::Always, is_sliding)?;
+    for layer in &mut spec.layers {
+        layer.attention_mut().sinks = true;
+    }
+    let Some(bases) = config.numbers(BASES)? else {
+        return Ok(());
+    };
+    if bases.len() != spec.layers.len() {
+        let expected = format!("one base for each of {} layers", spec.layers.len());
+        return Err(Refusal::invalid(BASES, bases.len(), expected));
+    }
+    let head_dim = spec.heads().head_dim;
+    let mut distinct: Vec<f64> = bases.iter().copied().filter(|base| *base != 0.0).collect();
+    distinct.sort_by(f64::total_cmp);
+    distinct.dedup();
+    let ropes = distinct.iter();
+    let ropes = ropes.map(|base| config.rope_with_base(defaults, head_dim, *base));
+    spec.ropes = ropes.collect::<Result<_, _>>()?;
+    for (layer, base) in spec.layers.iter_mut().zip(&bases) {
+        layer.attention_mut().rope = distinct.iter().position(|of| of == base);
+    }
+    Ok(())
+}

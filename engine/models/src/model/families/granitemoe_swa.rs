@@ -2,14 +2,10 @@
 
 use ebb_kernels::model::{LayerTensor, TensorName};
 
-use super::{Family, StoredTensor, TextType, granitemoeshared};
-use crate::model::error::Refusal;
-use crate::model::hf::config::{HfDefaults, WindowRule};
+use super::{Family, StoredTensor, TextType, granite_swa, granitemoeshared};
+use crate::model::hf::config::HfDefaults;
 
 const GATE_UP: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp];
-
-/// The first layer of so many sees everything, unless the configuration says otherwise.
-const FULL_INTERVAL: usize = 4;
 
 pub(super) static FAMILY: Family = Family {
     name: "granitemoe_swa",
@@ -25,31 +21,7 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let mut spec = granitemoeshared::hf_spec(config)?;
-        let is_sliding = |layer| layer % FULL_INTERVAL != 0;
-        config.put_windows(&mut spec, WindowRule::Always, is_sliding)?;
-        for layer in &mut spec.layers {
-            layer.attention_mut().sinks = true;
-        }
-        let Some(bases) = config.numbers("layer_rope_theta")? else {
-            return Ok(spec);
-        };
-        if bases.len() != spec.layers.len() {
-            let expected = format!("one base for each of {} layers", spec.layers.len());
-            return Err(Refusal::invalid("layer_rope_theta", bases.len(), expected));
-        }
-        // One RoPE for each base; 0 stands for none.
-        let mut known: Vec<f64> = bases.iter().copied().filter(|base| *base != 0.0).collect();
-        known.sort_by(f64::total_cmp);
-        known.dedup();
-        let head_dim = spec.heads().head_dim;
-        let ropes = known.iter().map(|base| {
-            let defaults = HfDefaults::default();
-            config.rope_with_base(&defaults, head_dim, *base)
-        });
-        spec.ropes = ropes.collect::<Result<_, _>>()?;
-        for (layer, base) in spec.layers.iter_mut().zip(bases) {
-            layer.attention_mut().rope = known.iter().position(|known| *known == base);
-        }
+        granite_swa::put_layers(config, &HfDefaults::default(), &mut spec)?;
         Ok(spec)
     },
     hf_tensor: |name| {

@@ -204,11 +204,6 @@ impl HfConfig {
         }
     }
 
-    /// Whether a field says `text`.
-    pub(crate) fn is_text(&self, key: &str, text: &str) -> Result<bool, Refusal> {
-        Ok(self.object.text(key)? == Some(text))
-    }
-
     /// Refuses a whole number other than `supported`, unless it is absent.
     pub(crate) fn refuse_other_size(&self, key: &str, supported: usize) -> Result<(), Refusal> {
         match self.object.size(key)? {
@@ -284,11 +279,11 @@ impl HfConfig {
         known: &[&str],
         layers: usize,
     ) -> Result<Option<Vec<&str>>, Refusal> {
-        let Some(kinds) = self.texts(key)? else {
-            return Ok(None);
-        };
-        check_kinds(key, &kinds, known, layers)?;
-        Ok(Some(kinds))
+        let kinds = self.texts(key)?;
+        if let Some(kinds) = &kinds {
+            check_kinds(key, kinds, known, layers)?;
+        }
+        Ok(kinds)
     }
 
     /// Gives layers the attention windows that the configuration says they have: those that
@@ -323,11 +318,12 @@ impl HfConfig {
         spec: &ModelSpec,
         interval: usize,
     ) -> Result<Vec<bool>, Refusal> {
-        if self.layer_kinds(spec)?.is_some() {
-            return self.sliding_layers_or(spec, |_| false);
+        if let Some(sliding) = self.sliding_kinds(spec)? {
+            return Ok(sliding);
         }
         let interval = self.interval("sliding_window_pattern", interval)?;
-        self.sliding_layers_or(spec, |layer| (layer + 1) % interval != 0)
+        let layers = 1..=spec.layers.len();
+        Ok(layers.map(|layer| layer % interval != 0).collect())
     }
 
     /// Which layers have windows: as `layer_types` says, else `by_default`.
@@ -336,11 +332,14 @@ impl HfConfig {
         spec: &ModelSpec,
         by_default: impl Fn(usize) -> bool,
     ) -> Result<Vec<bool>, Refusal> {
-        let layers = 0..spec.layers.len();
-        Ok(match self.layer_kinds(spec)? {
-            Some(kinds) => kinds.iter().map(|kind| *kind == SLIDING).collect(),
-            None => layers.map(by_default).collect(),
-        })
+        let by_default = || (0..spec.layers.len()).map(by_default).collect();
+        Ok(self.sliding_kinds(spec)?.unwrap_or_else(by_default))
+    }
+
+    /// Which layers have windows, if `layer_types` says it.
+    fn sliding_kinds(&self, spec: &ModelSpec) -> Result<Option<Vec<bool>>, Refusal> {
+        let kinds = self.layer_kinds(spec)?;
+        Ok(kinds.map(|kinds| kinds.iter().map(|kind| *kind == SLIDING).collect()))
     }
 
     /// Refuses `layer_types` that are wrong, or ask a family for windows that has none.
