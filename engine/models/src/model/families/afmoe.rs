@@ -1,11 +1,19 @@
 //! AFMoE, Arcee's Trinity: norms around attention and MLP, gated attention, windows in three of
 //! four layers, which alone have RoPE, and experts chosen by sigmoids with a correction.
 
-use ebb_kernels::model::{LayerTensor, NormPlace, QkNorm, RouterScores, Routing, TensorName};
+use ebb_kernels::model::{
+    LayerTensor, ModelSpec, NormPlace, QkNorm, RouterScores, Routing, TensorName,
+};
 
-use super::{Family, StoredTensor, TextType, glm4_moe};
+use super::{Family, GgufFamily, StoredTensor, TextType, glm4_moe, llama_gguf};
+use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
+use crate::model::gguf::config::WINDOW_PATTERN;
+use crate::model::gguf::experts::{DENSE_LAYERS, EXPERT_WIDTH, GATING, SHARED_COUNT};
 use crate::model::hf::config::{HfDefaults, WindowRule};
+
+/// One layer of so many sees everything, unless the configuration says otherwise.
+const FULL_INTERVAL: usize = 4;
 
 pub(super) static FAMILY: Family = Family {
     name: "afmoe",
@@ -34,15 +42,10 @@ pub(super) static FAMILY: Family = Family {
         if config.bool("mup_enabled")?.unwrap_or(false) {
             spec.embedding_multiplier = (spec.hidden as f32).sqrt();
         }
-        let interval = config.interval("global_attn_every_n_layers", 4)?;
+        let interval = config.interval("global_attn_every_n_layers", FULL_INTERVAL)?;
         let sliding = config.sliding_layers(&spec, interval)?;
         config.put_windows(&mut spec, WindowRule::Always, |layer| sliding[layer])?;
-        for (layer, is_sliding) in spec.layers.iter_mut().zip(sliding) {
-            (layer.mixer_norm, layer.mlp_norm) = (NormPlace::Both, NormPlace::Both);
-            let attention = layer.attention_mut();
-            attention.output_gate = true;
-            attention.rope = attention.rope.filter(|_| is_sliding);
-        }
+        finish(&mut spec, &sliding);
         let routing = Routing {
             scores: RouterScores::Sigmoid,
             correction: true,
@@ -71,5 +74,54 @@ pub(super) static FAMILY: Family = Family {
         };
         StoredTensor::own(name, format!("model.layers.{layer}.{part}"))
     },
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "afmoe",
+        keys: &[
+            WINDOW_PATTERN,
+            "expert_count",
+            "expert_used_count",
+            EXPERT_WIDTH,
+            SHARED_COUNT,
+            GATING,
+            "expert_weights_norm",
+            "expert_weights_scale",
+            "expert_group_count",
+            "expert_group_used_count",
+            DENSE_LAYERS,
+        ],
+        spec: |config| {
+            let mut model = config.uniform()?;
+            model.qk_norm = QkNorm::PerHead;
+            let mut spec = model.spec();
+            // Files do not say whether embeddings are multiplied; those of all published models
+            // are.
+            spec.embedding_multiplier = (spec.hidden as f32).sqrt();
+            // Without a window no layer would be told apart as one that has RoPE.
+            let missing = || Refusal::Missing("afmoe.attention.sliding_window".to_owned());
+            let window = config.window()?.ok_or_else(missing)?;
+            let sliding = config.put_windows(&mut spec, Some(window), FULL_INTERVAL)?;
+            finish(&mut spec, &sliding);
+            let dense = config.dense_layers(0)?;
+            let mut experts = config.experts(dense, config.sigmoid_routing(dense)?)?;
+            experts.shared = config.shared_experts(0, experts.intermediate)?;
+            put_experts(&mut spec, &experts, |layer| layer >= dense);
+            Ok(spec)
+        },
+        tensor: |name| match name {
+            TensorName::Layer(layer, LayerTensor::OutputGate) => {
+                StoredTensor::own(name, format!("blk.{layer}.attn_gate.weight"))
+            }
+            _ => llama_gguf(name),
+        },
+        permutes_qk: false,
+    }),
 };
+
+fn finish(spec: &mut ModelSpec, sliding: &[bool]) {
+    for (layer, is_sliding) in spec.layers.iter_mut().zip(sliding) {
+        (layer.mixer_norm, layer.mlp_norm) = (NormPlace::Both, NormPlace::Both);
+        let attention = layer.attention_mut();
+        attention.output_gate = true;
+        attention.rope = attention.rope.filter(|_| *is_sliding);
+    }
+}

@@ -2,10 +2,17 @@
 
 use ebb_kernels::model::{Activation, Mlp, ModelSpec, NormKind, NormPlace, RouterScores, Routing};
 
-use super::{Family, TextType, glm4_moe};
+use super::{Family, GgufFamily, TextType, glm4_moe, llama_gguf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
+use crate::model::gguf::config::{
+    GgufConfig, LAYER_NORM_EPS, PREDICTING, RMS_NORM_EPS, WINDOW_PATTERN,
+};
+use crate::model::gguf::experts::{DENSE_LAYERS, EXPERT_WIDTH, GATING, SHARED_COUNT, SHARED_WIDTH};
 use crate::model::hf::config::{HfConfig, HfDefaults, WindowRule};
+
+/// One layer of so many sees everything, unless the configuration says otherwise.
+const FULL_INTERVAL: usize = 4;
 
 pub(super) static FAMILY: Family = Family {
     name: "cohere2_moe",
@@ -67,14 +74,74 @@ pub(super) static FAMILY: Family = Family {
         Ok(spec)
     },
     hf_tensor: |name| glm4_moe::hf_tensor(name).interleaved(),
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "cohere2moe",
+        keys: &[
+            "logit_scale",
+            LAYER_NORM_EPS,
+            RMS_NORM_EPS,
+            WINDOW_PATTERN,
+            "expert_count",
+            "expert_used_count",
+            EXPERT_WIDTH,
+            SHARED_COUNT,
+            SHARED_WIDTH,
+            GATING,
+            "expert_weights_norm",
+            "expert_weights_scale",
+            "expert_group_count",
+            "expert_group_used_count",
+            DENSE_LAYERS,
+            PREDICTING,
+        ],
+        spec: gguf_spec,
+        tensor: llama_gguf,
+        // They are interleaved as they are in transformers.
+        permutes_qk: true,
+    }),
 };
+
+/// Dense layers have RoPE whether or not they have windows.
+fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
+    if let Some(count) = config.size(SHARED_COUNT)?.filter(|count| *count > 0) {
+        let supported = "0, since what they put out is averaged with that of the others";
+        return Err(Refusal::unsupported(
+            config.name(SHARED_COUNT),
+            count,
+            supported,
+        ));
+    }
+    let mut model = config.uniform()?;
+    config.leave_out_predicting(&mut model)?;
+    let mut spec = model.spec();
+    if config.number(RMS_NORM_EPS)?.is_none() {
+        spec.norms.kind = NormKind::Layer;
+    }
+    let required = |key: &str| Refusal::Missing(config.name(key));
+    // 0 stands for none.
+    let scale = config.number("logit_scale")?.filter(|scale| *scale != 0.0);
+    spec.logit_multiplier = scale.ok_or_else(|| required("logit_scale"))?;
+    // Without a window no layer would be told apart as one that has RoPE.
+    let window = config.window()?;
+    let window = window.ok_or_else(|| required("attention.sliding_window"))?;
+    let sliding = config.put_windows(&mut spec, Some(window), FULL_INTERVAL)?;
+    let dense = config.dense_layers(0)?;
+    for (index, layer) in spec.layers.iter_mut().enumerate() {
+        layer.mlp_norm = NormPlace::Shared;
+        let attention = layer.attention_mut();
+        let has_rope = sliding[index] || index < dense;
+        attention.rope = attention.rope.filter(|_| has_rope);
+    }
+    let experts = config.experts(dense, config.sigmoid_routing(dense)?)?;
+    put_experts(&mut spec, &experts, |layer| layer >= dense);
+    Ok(spec)
+}
 
 /// Windows, which say where RoPE is; of dense layers all have it if their interval is 1.
 fn put_attention(config: &HfConfig, spec: &mut ModelSpec, sparse: &[bool]) -> Result<(), Refusal> {
     let first = config.size("first_k_dense_replace")?.unwrap_or(0);
     let of_dense = config.interval("prefix_dense_sliding_window_pattern", 1)?;
-    let of_others = config.interval("sliding_window_pattern", 4)?;
+    let of_others = config.interval("sliding_window_pattern", FULL_INTERVAL)?;
     let by_default = |layer: usize| match layer.checked_sub(first) {
         None => !(layer + 1).is_multiple_of(of_dense),
         Some(layer) => !(layer + 1).is_multiple_of(of_others),

@@ -2,8 +2,9 @@
 
 use ebb_kernels::model::QkNorm;
 
-use super::{Family, TextType, glm4_moe};
+use super::{Family, GgufFamily, TextType, glm4_moe, llama_gguf};
 use crate::model::experts::put_experts;
+use crate::model::gguf::experts::{DENSE_LAYERS, EXPERT_WIDTH, GATING, SHARED_COUNT, SHARED_WIDTH};
 use crate::model::hf::config::{HfDefaults, WindowRule};
 
 pub(super) static FAMILY: Family = Family {
@@ -34,5 +35,32 @@ pub(super) static FAMILY: Family = Family {
         Ok(spec)
     },
     hf_tensor: glm4_moe::hf_tensor,
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "dots1",
+        keys: &[
+            "expert_count",
+            "expert_used_count",
+            EXPERT_WIDTH,
+            SHARED_COUNT,
+            SHARED_WIDTH,
+            GATING,
+            "expert_weights_norm",
+            "expert_weights_scale",
+            "expert_group_count",
+            "expert_group_used_count",
+            DENSE_LAYERS,
+        ],
+        spec: |config| {
+            let mut model = config.uniform()?;
+            model.qk_norm = QkNorm::PerHead;
+            let mut spec = model.spec();
+            let dense = config.dense_layers(0)?;
+            let mut experts = config.experts(dense, config.sigmoid_routing(dense)?)?;
+            experts.shared = config.shared_experts(0, experts.intermediate)?;
+            put_experts(&mut spec, &experts, |layer| layer >= dense);
+            Ok(spec)
+        },
+        tensor: llama_gguf,
+        permutes_qk: false,
+    }),
 };

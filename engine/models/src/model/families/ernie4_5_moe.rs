@@ -3,9 +3,13 @@
 
 use ebb_kernels::model::{LayerTensor, Routing, TensorName};
 
-use super::{Family, StoredTensor, TextType, glm4_moe};
+use super::{Family, GgufFamily, StoredTensor, TextType, glm4_moe, llama_gguf};
 use crate::model::experts::put_experts;
+use crate::model::gguf::experts::{DENSE_LAYERS, EXPERT_WIDTH, SHARED_COUNT, SHARED_WIDTH};
 use crate::model::hf::config::HfDefaults;
+
+/// The key of the interval at which layers have experts, behind the dense ones.
+const GGUF_INTERVAL: &str = "interleave_moe_layer_step";
 
 pub(super) static FAMILY: Family = Family {
     name: "ernie4_5_moe",
@@ -51,5 +55,35 @@ pub(super) static FAMILY: Family = Family {
         }
         _ => glm4_moe::hf_tensor(name).interleaved(),
     },
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "ernie4_5-moe",
+        keys: &[
+            "expert_count",
+            "expert_used_count",
+            EXPERT_WIDTH,
+            SHARED_COUNT,
+            SHARED_WIDTH,
+            DENSE_LAYERS,
+            GGUF_INTERVAL,
+        ],
+        spec: |config| {
+            let mut spec = config.uniform()?.spec();
+            let dense = config.dense_layers(1)?;
+            let interval = config.interval(GGUF_INTERVAL, 1)?;
+            let has_experts = |layer| layer >= dense && (layer + 1) % interval == 0;
+            let first = (dense..spec.layers.len()).find(|layer| has_experts(*layer));
+            let first = first.unwrap_or(dense);
+            let routing = Routing {
+                correction: config.has_correction(first),
+                ..Routing::SOFTMAX_OF_CHOSEN
+            };
+            let mut experts = config.experts(first, routing)?;
+            experts.shared = config.shared_experts(0, experts.intermediate)?;
+            put_experts(&mut spec, &experts, has_experts);
+            Ok(spec)
+        },
+        tensor: llama_gguf,
+        // They are interleaved as they are in transformers.
+        permutes_qk: true,
+    }),
 };

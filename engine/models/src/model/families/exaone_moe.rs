@@ -2,8 +2,13 @@
 
 use ebb_kernels::model::{LayerTensor, TensorName};
 
-use super::{Family, StoredTensor, TextType, exaone4, glm4_moe};
+use super::{Family, GgufFamily, StoredTensor, TextType, exaone4, glm4_moe, llama_gguf};
 use crate::model::experts::put_experts;
+use crate::model::gguf::config::{PREDICTING, WINDOW_PATTERN};
+use crate::model::gguf::experts::{DENSE_LAYERS, EXPERT_WIDTH, GATING, SHARED_COUNT, SHARED_WIDTH};
+
+/// What layers see whose GGUF file does not say it.
+const GGUF_WINDOW: usize = 128;
 
 pub(super) static FAMILY: Family = Family {
     name: "exaone_moe",
@@ -36,5 +41,32 @@ pub(super) static FAMILY: Family = Family {
         }
         _ => glm4_moe::hf_tensor(name),
     },
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "exaone-moe",
+        keys: &[
+            WINDOW_PATTERN,
+            "expert_count",
+            "expert_used_count",
+            EXPERT_WIDTH,
+            SHARED_COUNT,
+            SHARED_WIDTH,
+            GATING,
+            "expert_weights_norm",
+            "expert_weights_scale",
+            "expert_group_count",
+            "expert_group_used_count",
+            DENSE_LAYERS,
+            PREDICTING,
+        ],
+        spec: |config| {
+            let mut spec = exaone4::gguf_spec(config, |_| Some(GGUF_WINDOW))?;
+            let dense = config.dense_layers(0)?;
+            let mut experts = config.experts(dense, config.sigmoid_routing(dense)?)?;
+            experts.shared = config.shared_experts(0, experts.intermediate)?;
+            put_experts(&mut spec, &experts, |layer| layer >= dense);
+            Ok(spec)
+        },
+        tensor: llama_gguf,
+        permutes_qk: false,
+    }),
 };

@@ -1,14 +1,14 @@
 //! GLM-4.5, 4.6 and their like: sigmoid scores with a correction, groups of experts, one expert
-//! beside them, and dense layers at the bottom.
+//! beside them, and dense layers at the bottom. GGUF files of its architecture may be Solar Open's:
+//! they say that no layer is dense, and that whole heads rotate.
 
-use ebb_kernels::model::{
-    ExpertGroups, LayerTensor, ModelSpec, QkNorm, RouterScores, Routing, SharedExpert, TensorName,
-};
+use ebb_kernels::model::{LayerTensor, ModelSpec, QkNorm, TensorName};
 
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
-use crate::model::gguf::config::GgufConfig;
+use crate::model::gguf::config::{GgufConfig, PREDICTING};
+use crate::model::gguf::experts::{DENSE_LAYERS, EXPERT_WIDTH, GATING, SHARED_COUNT};
 use crate::model::hf::config::HfDefaults;
 
 pub(super) static FAMILY: Family = Family {
@@ -50,15 +50,15 @@ pub(super) static FAMILY: Family = Family {
         keys: &[
             "expert_count",
             "expert_used_count",
-            "expert_feed_forward_length",
-            "expert_shared_count",
-            "expert_gating_func",
+            EXPERT_WIDTH,
+            SHARED_COUNT,
+            GATING,
             "expert_weights_norm",
             "expert_weights_scale",
             "expert_group_count",
             "expert_group_used_count",
-            "leading_dense_block_count",
-            "nextn_predict_layers",
+            DENSE_LAYERS,
+            PREDICTING,
         ],
         spec: gguf_spec,
         tensor: |name| match name {
@@ -87,35 +87,18 @@ pub(super) fn hf_tensor(name: TensorName) -> StoredTensor {
 }
 
 fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
-    /// What `expert_gating_func` calls the sigmoid.
-    const SIGMOID: usize = 2;
-    config.refuse_other("expert_gating_func", SIGMOID)?;
     let mut model = config.uniform_with_part(false)?;
-    let predicting = config.size("nextn_predict_layers")?.unwrap_or(0);
-    model.layers = model.layers.saturating_sub(predicting);
-    let dense = config.size("leading_dense_block_count")?.unwrap_or(1);
+    config.leave_out_predicting(&mut model)?;
     model.qkv_bias = config.has_tensor("blk.0.attn_q.bias");
     if config.has_tensor("blk.0.attn_q_norm.weight") {
         model.qk_norm = QkNorm::PerHead;
     }
     let mut spec = model.spec();
-    let groups = ExpertGroups {
-        groups: config.size("expert_group_count")?.unwrap_or(1),
-        chosen: config.size("expert_group_used_count")?.unwrap_or(1),
-    };
-    let routing = Routing {
-        scores: RouterScores::Sigmoid,
-        correction: config.has_tensor(&format!("blk.{dense}.exp_probs_b.bias")),
-        groups: (groups.groups > 1).then_some(groups),
-        renormalised: config.bool("expert_weights_norm")?.unwrap_or(true),
-        scale: config.number("expert_weights_scale")?.unwrap_or(1.0),
-    };
-    let mut experts = config.experts(dense, routing)?;
-    let shared = config.size("expert_shared_count")?.unwrap_or(1);
-    experts.shared = (shared > 0).then_some(SharedExpert {
-        intermediate: shared.saturating_mul(experts.intermediate),
-        gated: false,
-    });
+    // Solar Open's need not say that none is.
+    let has_experts = config.has_tensor("blk.0.ffn_gate_inp.weight");
+    let dense = config.dense_layers(usize::from(!has_experts))?;
+    let mut experts = config.experts(dense, config.sigmoid_routing(dense)?)?;
+    experts.shared = config.shared_experts(1, experts.intermediate)?;
     put_experts(&mut spec, &experts, |layer| layer >= dense);
     Ok(spec)
 }

@@ -8,7 +8,8 @@ use ebb_kernels::model::{
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
-use crate::model::gguf::config::{EXPERT_WIDTH, WINDOW_PATTERN};
+use crate::model::gguf::config::WINDOW_PATTERN;
+use crate::model::gguf::experts::EXPERT_WIDTH;
 use crate::model::hf::config::{HfDefaults, WindowRule};
 
 /// One layer of so many sees everything, unless the configuration says otherwise.

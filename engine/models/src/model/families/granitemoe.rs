@@ -1,4 +1,5 @@
-//! Granite 3 MoE: Granite with experts stored stacked, gate and up in one.
+//! Granite 3 MoE: Granite with experts stored stacked, gate and up in one. GGUF files of its
+//! architecture may be those of Granite MoE with a shared expert: they say how wide it is.
 
 use ebb_kernels::model::{ExpertsSpec, LayerTensor, ModelSpec, Routing, TensorName};
 
@@ -6,6 +7,7 @@ use super::granite::{gguf_spec, put_multipliers};
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
+use crate::model::gguf::experts::SHARED_WIDTH;
 use crate::model::hf::config::{HfConfig, HfDefaults};
 
 const GATE_UP: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp];
@@ -37,10 +39,12 @@ pub(super) static FAMILY: Family = Family {
             "logit_scale",
             "expert_count",
             "expert_used_count",
+            SHARED_WIDTH,
         ],
         spec: |config| {
             let mut spec = gguf_spec(config)?;
-            let experts = config.experts(0, Routing::SOFTMAX_OF_CHOSEN)?;
+            let mut experts = config.experts(0, Routing::SOFTMAX_OF_CHOSEN)?;
+            experts.shared = config.shared_experts(0, experts.intermediate)?;
             put_experts(&mut spec, &experts, |_| true);
             Ok(spec)
         },

@@ -3,8 +3,10 @@
 
 use ebb_kernels::model::{LayerTensor, QkNorm, RouterScores, Routing, TensorName};
 
-use super::{Family, StoredTensor, TextType, llama_hf};
+use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::experts::put_experts;
+use crate::model::gguf::config::PREDICTING;
+use crate::model::gguf::experts::{EXPERT_WIDTH, GATING, SHARED_WIDTH};
 use crate::model::hf::config::HfDefaults;
 
 pub(super) static FAMILY: Family = Family {
@@ -54,5 +56,44 @@ pub(super) static FAMILY: Family = Family {
         };
         StoredTensor::own(name, format!("model.layers.{layer}.mlp.{part}"))
     },
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "hy_v3",
+        keys: &[
+            "expert_count",
+            "expert_used_count",
+            EXPERT_WIDTH,
+            SHARED_WIDTH,
+            GATING,
+            "expert_weights_norm",
+            "expert_weights_scale",
+            "expert_group_count",
+            "expert_group_used_count",
+            PREDICTING,
+        ],
+        spec: |config| {
+            let mut model = config.uniform()?;
+            config.leave_out_predicting(&mut model)?;
+            model.qk_norm = QkNorm::PerHead;
+            let mut spec = model.spec();
+            // Files do not say which layers are dense, but for their tensors.
+            let layers = 0..spec.layers.len();
+            let router = |layer| format!("blk.{layer}.ffn_gate_inp.weight");
+            let sparse: Vec<_> = layers
+                .map(|layer| config.has_tensor(&router(layer)))
+                .collect();
+            let first = sparse.iter().position(|has_experts| *has_experts);
+            let first = first.unwrap_or(0);
+            let mut experts = config.experts(first, config.sigmoid_routing(first)?)?;
+            experts.shared = config.shared_experts(1, experts.intermediate)?;
+            put_experts(&mut spec, &experts, |layer| sparse[layer]);
+            Ok(spec)
+        },
+        tensor: |name| match name {
+            TensorName::Layer(layer, LayerTensor::RouterCorrection) => {
+                StoredTensor::own(name, format!("blk.{layer}.exp_probs_b"))
+            }
+            _ => llama_gguf(name),
+        },
+        permutes_qk: false,
+    }),
 };

@@ -2,9 +2,11 @@
 
 use ebb_kernels::model::{LayerTensor, RouterScores, Routing, TensorName};
 
-use super::{Family, StoredTensor, TextType, lfm2};
+use super::{Family, GgufFamily, StoredTensor, TextType, lfm2};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
+use crate::model::gguf::config::SHORT_CONV_TAPS;
+use crate::model::gguf::experts::{DENSE_LAYERS, EXPERT_WIDTH, GATING};
 
 pub(super) static FAMILY: Family = Family {
     name: "lfm2_moe",
@@ -55,5 +57,24 @@ pub(super) static FAMILY: Family = Family {
             _ => lfm2::hf_tensor(name),
         }
     },
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "lfm2moe",
+        keys: &[
+            SHORT_CONV_TAPS,
+            "expert_count",
+            "expert_used_count",
+            EXPERT_WIDTH,
+            GATING,
+            DENSE_LAYERS,
+        ],
+        spec: |config| {
+            let mut spec = lfm2::gguf_spec(config)?;
+            let dense = config.dense_layers(0)?;
+            let experts = config.experts(dense, config.sigmoid_routing(dense)?)?;
+            put_experts(&mut spec, &experts, |layer| layer >= dense);
+            Ok(spec)
+        },
+        tensor: lfm2::gguf_tensor,
+        permutes_qk: false,
+    }),
 };

@@ -1,13 +1,18 @@
 //! Mellum 2: Qwen3-MoE with windows in some layers, whose RoPE is another.
 
-use ebb_kernels::model::QkNorm;
+use ebb_kernels::model::{QkNorm, Routing};
 
-use super::{Family, TextType, llama_hf};
+use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::experts::put_experts;
+use crate::model::gguf::config::{SLIDING_BASE, WINDOW_PATTERN};
+use crate::model::gguf::experts::EXPERT_WIDTH;
 use crate::model::hf::config::{HfDefaults, WindowRule};
 
 /// The base of the RoPE of layers with windows where the configuration has none at all.
 const LOCAL_BASE: f64 = 10_000.0;
+
+/// One layer of so many sees everything, unless a GGUF file says otherwise.
+const FULL_INTERVAL: usize = 4;
 
 pub(super) static FAMILY: Family = Family {
     name: "mellum",
@@ -43,5 +48,29 @@ pub(super) static FAMILY: Family = Family {
         Ok(spec)
     },
     hf_tensor: llama_hf,
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "mellum",
+        keys: &[
+            WINDOW_PATTERN,
+            SLIDING_BASE,
+            "expert_count",
+            "expert_used_count",
+            EXPERT_WIDTH,
+        ],
+        spec: |config| {
+            let mut model = config.uniform()?;
+            model.qk_norm = QkNorm::PerHead;
+            let mut spec = model.spec();
+            // The last is that of the layers with windows, which is not scaled.
+            let base = config.number("rope.freq_base")?.unwrap_or(10_000.0);
+            let rope = config.sliding_rope(spec.heads().head_dim, base.into())?;
+            spec.ropes.push(rope);
+            config.put_windows(&mut spec, config.window()?, FULL_INTERVAL)?;
+            let experts = config.experts(0, Routing::SOFTMAX_OF_CHOSEN)?;
+            put_experts(&mut spec, &experts, |_| true);
+            Ok(spec)
+        },
+        tensor: llama_gguf,
+        permutes_qk: false,
+    }),
 };

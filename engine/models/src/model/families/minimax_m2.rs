@@ -3,8 +3,9 @@
 
 use ebb_kernels::model::{LayerTensor, QkNorm, RouterScores, Routing, TensorName};
 
-use super::{Family, StoredTensor, TextType, mixtral};
+use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, mixtral};
 use crate::model::experts::put_experts;
+use crate::model::gguf::experts::{EXPERT_WIDTH, GATING};
 use crate::model::hf::config::HfDefaults;
 
 pub(super) static FAMILY: Family = Family {
@@ -48,5 +49,20 @@ pub(super) static FAMILY: Family = Family {
         }
         _ => mixtral::hf_tensor(name),
     },
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "minimax-m2",
+        keys: &["expert_count", "expert_used_count", EXPERT_WIDTH, GATING],
+        spec: |config| {
+            let mut model = config.uniform_with_part(false)?;
+            if config.has_tensor("blk.0.attn_q_norm.weight") {
+                model.qk_norm = QkNorm::Whole;
+            }
+            let mut spec = model.spec();
+            let experts = config.experts(0, config.sigmoid_routing(0)?)?;
+            put_experts(&mut spec, &experts, |_| true);
+            Ok(spec)
+        },
+        tensor: llama_gguf,
+        permutes_qk: false,
+    }),
 };

@@ -149,11 +149,13 @@ impl GgufFamily {
 
 /// Families whose GGUF files, or some of them, are of another family's architecture, which they
 /// then belong to: files do not tell the two apart.
-const SHARED_ARCHITECTURES: [(&str, &str); 4] = [
+const SHARED_ARCHITECTURES: [(&str, &str); 6] = [
+    ("granitemoeshared", "granitemoe"),
     ("ministral", "llama"),
     ("mistral", "llama"),
     ("mixtral", "llama"),
     ("olmo3", "olmo2"),
+    ("solar_open", "glm4moe"),
 ];
 
 impl Family {

@@ -15,8 +15,8 @@ pub(crate) struct StoredTensor {
     tensor: TensorName,
     heads: Heads,
     layout: Layout,
-    /// Where older files have it, if that was elsewhere.
-    pub(crate) before: Option<Box<Self>>,
+    /// Where some files have it instead.
+    pub(crate) other: Option<Box<Self>>,
 }
 
 /// How heads lie in a checkpoint, as far as a tensor has any.
@@ -30,6 +30,9 @@ enum Heads {
     /// each.
     InTurn,
 }
+
+/// What of an expert lies together where not all by itself.
+const GATE_UP: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp];
 
 /// Stands in a name for the number of an expert.
 const EXPERT: &str = "*";
@@ -85,7 +88,7 @@ impl StoredTensor {
             tensor,
             heads: Heads::Plain,
             layout,
-            before: None,
+            other: None,
         }
     }
 
@@ -131,7 +134,6 @@ impl StoredTensor {
     /// How a tensor of each expert is stored where all of a layer's lie in one: gate and up one
     /// behind the other.
     pub(crate) fn of_all_experts(&self) -> Option<Self> {
-        const BOTH: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp];
         let (TensorName::Layer(_, part), Layout::OfEachExpert) = (self.tensor, self.layout) else {
             return None;
         };
@@ -141,7 +143,7 @@ impl StoredTensor {
             LayerTensor::ExpertGate | LayerTensor::ExpertUp => {
                 let (layer, _) = name.rsplit_once('.')?;
                 let name = format!("{layer}.gate_up_proj");
-                Some(Self::by_expert(self.tensor, name, BOTH))
+                Some(Self::by_expert(self.tensor, name, GATE_UP))
             }
             LayerTensor::ExpertDown => Some(Self::own(self.tensor, name)),
             _ => None,
@@ -177,7 +179,7 @@ impl StoredTensor {
             tensor,
             heads: Heads::Plain,
             layout,
-            before: None,
+            other: None,
         }
     }
 
@@ -190,10 +192,10 @@ impl StoredTensor {
         }
     }
 
-    /// In older files as `before` says, if it was elsewhere.
-    pub(crate) fn or_before(self, before: Option<Self>) -> Self {
+    /// In some files as `other` says instead.
+    pub(crate) fn or(self, other: Option<Self>) -> Self {
         Self {
-            before: before.map(Box::new),
+            other: other.map(Box::new),
             ..self
         }
     }
@@ -562,5 +564,13 @@ pub(crate) fn llama_gguf(tensor: TensorName) -> StoredTensor {
             unreachable!("a family that has it says what it lies in")
         }
     };
-    StoredTensor::own_matrix(tensor, format!("blk.{layer}.{part}"))
+    let stored = StoredTensor::own_matrix(tensor, format!("blk.{layer}.{part}"));
+    match tensor {
+        // Converters put them together on request.
+        TensorName::Layer(_, LayerTensor::ExpertGate | LayerTensor::ExpertUp) => {
+            let name = format!("blk.{layer}.ffn_gate_up_exps.weight");
+            stored.or(Some(StoredTensor::by_expert(tensor, name, GATE_UP)))
+        }
+        _ => stored,
+    }
 }

@@ -1,8 +1,8 @@
 //! OLMoE: norms of whole Q and K projections, and experts whose weights are not renormalised.
 
-use ebb_kernels::model::QkNorm;
+use ebb_kernels::model::{QkNorm, Routing};
 
-use super::{Family, TextType, llama_hf};
+use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::experts::put_experts;
 use crate::model::hf::config::HfDefaults;
 
@@ -28,5 +28,22 @@ pub(super) static FAMILY: Family = Family {
         Ok(spec)
     },
     hf_tensor: llama_hf,
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "olmoe",
+        keys: &["expert_count", "expert_used_count"],
+        spec: |config| {
+            let mut model = config.uniform()?;
+            model.qk_norm = QkNorm::Whole;
+            let mut spec = model.spec();
+            // Files do not say it; no published model has others.
+            let routing = Routing {
+                renormalised: false,
+                ..Routing::SOFTMAX_OF_CHOSEN
+            };
+            put_experts(&mut spec, &config.experts(0, routing)?, |_| true);
+            Ok(spec)
+        },
+        tensor: llama_gguf,
+        permutes_qk: false,
+    }),
 };

@@ -6,10 +6,8 @@ use ebb_kernels::model::{Routing, SharedExpert};
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
+use crate::model::gguf::experts::{EXPERT_WIDTH, SHARED_WIDTH};
 use crate::model::hf::config::{HfDefaults, WindowRule};
-
-/// The key of how wide the expert is that every token goes through.
-pub(super) const GGUF_SHARED: &str = "expert_shared_feed_forward_length";
 
 pub(super) static FAMILY: Family = Family {
     name: "qwen2_moe",
@@ -45,8 +43,8 @@ pub(super) static FAMILY: Family = Family {
         keys: &[
             "expert_count",
             "expert_used_count",
-            "expert_feed_forward_length",
-            GGUF_SHARED,
+            EXPERT_WIDTH,
+            SHARED_WIDTH,
         ],
         spec: |config| {
             let mut model = config.uniform()?;
@@ -57,9 +55,9 @@ pub(super) static FAMILY: Family = Family {
                 ..Routing::SOFTMAX_OF_CHOSEN
             };
             let mut experts = config.experts(0, routing)?;
-            let missing = || Refusal::Missing(format!("qwen2moe.{GGUF_SHARED}"));
+            let missing = || Refusal::Missing(format!("qwen2moe.{SHARED_WIDTH}"));
             experts.shared = Some(SharedExpert {
-                intermediate: config.size(GGUF_SHARED)?.ok_or_else(missing)?,
+                intermediate: config.size(SHARED_WIDTH)?.ok_or_else(missing)?,
                 gated: true,
             });
             put_experts(&mut spec, &experts, |_| true);

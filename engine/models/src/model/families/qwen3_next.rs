@@ -72,7 +72,7 @@ pub(super) static FAMILY: Family = Family {
             TensorName::Layer(layer, part) if BA.contains(&part) => {
                 StoredTensor::by_head(name, format!("blk.{layer}.ssm_ba.weight"), BA)
             }
-            _ => gguf_tensor(name).or_before(older(name)),
+            _ => gguf_tensor(name).or(older(name)),
         },
         permutes_qk: false,
     }),

@@ -5,12 +5,12 @@ use ebb_kernels::model::{
     GatedDeltaSpec, LayerTensor, ModelSpec, QkNorm, Routing, SharedExpert, TensorName,
 };
 
-use super::qwen2_moe::GGUF_SHARED;
 use super::qwen3_next::{FULL_INTERVAL, Q, QKVZ, spec};
 use super::{StoredTensor, llama_gguf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
-use crate::model::gguf::config::{EXPERT_WIDTH, GgufConfig};
+use crate::model::gguf::config::{GgufConfig, PREDICTING};
+use crate::model::gguf::experts::{EXPERT_WIDTH, SHARED_WIDTH};
 
 const QKV: &[LayerTensor] = &[
     LayerTensor::DeltaQ,
@@ -24,8 +24,6 @@ const INTERVAL: &str = "full_attention_interval";
 const RECURRENT: &str = "attention.recurrent_layers";
 /// Channels of heads that rotate by a token's time, height, width and a fourth place.
 const SECTIONS: &str = "rope.dimension_sections";
-/// Layers that predict further tokens, and are not used.
-const PREDICTING: &str = "nextn_predict_layers";
 
 const TAPS: &str = "ssm.conv_kernel";
 const V_WIDTH: &str = "ssm.inner_size";
@@ -47,7 +45,7 @@ pub(super) const KEYS: &[&str] = &[
     "expert_count",
     "expert_used_count",
     EXPERT_WIDTH,
-    GGUF_SHARED,
+    SHARED_WIDTH,
 ];
 
 /// Of models without.
@@ -77,8 +75,7 @@ pub(super) fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
         Some(recurrent) => recurrent,
         None => config.all_but_every(INTERVAL, FULL_INTERVAL, model.layers)?,
     };
-    let predicting = config.size(PREDICTING)?.unwrap_or(0);
-    model.layers = model.layers.saturating_sub(predicting);
+    config.leave_out_predicting(&mut model)?;
     let attention: Vec<_> = recurrent.iter().map(|recurrent| !recurrent).collect();
     Ok(spec(model, delta, &attention))
 }
@@ -106,7 +103,7 @@ pub(super) fn put_gguf_experts(
 ) -> Result<(), Refusal> {
     let mut experts = config.experts(0, Routing::SOFTMAX_OF_CHOSEN)?;
     experts.shared = Some(SharedExpert {
-        intermediate: config.required_size(GGUF_SHARED)?,
+        intermediate: config.required_size(SHARED_WIDTH)?,
         gated: true,
     });
     put_experts(spec, &experts, |_| true);

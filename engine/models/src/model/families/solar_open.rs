@@ -1,4 +1,5 @@
-//! Solar Open: Llama with GLM-4-MoE's experts in every layer.
+//! Solar Open: Llama with GLM-4-MoE's experts in every layer. In GGUF files it is of the `glm4moe`
+//! architecture.
 
 use super::{Family, TextType, glm4_moe};
 use crate::model::experts::put_experts;

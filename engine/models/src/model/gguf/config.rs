@@ -2,16 +2,14 @@
 
 use std::cell::RefCell;
 
-use ebb_kernels::model::{
-    ExpertsSpec, LayerTensor, ModelSpec, Rope, Routing, TensorName, UniformModel,
-};
+use ebb_kernels::model::{ModelSpec, Rope, TensorName, UniformModel};
 
+use super::experts::EXPERT_WIDTH;
 use super::file::GgufFile;
 use super::keys::Keys;
 use super::metadata::{GgufMetadata, required};
 use super::rope_scaling::{has_long_factors, long_factors, scaling};
 use crate::model::error::Refusal;
-use crate::model::experts::plain_experts;
 use crate::model::families::{FAMILIES, Family, GgufFamily};
 use crate::model::rope::{Scaling, rope};
 use crate::model::tensors::{check_spec, layer_count};
@@ -32,12 +30,19 @@ pub(crate) const LAYER_NORM_EPS: &str = "attention.layer_norm_epsilon";
 /// the tokens that it sees.
 pub(crate) const SHORT_CONV_TAPS: &str = "shortconv.l_cache";
 
-/// The key of how wide experts are. Files of an architecture that has it need not say how wide
-/// dense MLPs would be.
-pub(crate) const EXPERT_WIDTH: &str = "expert_feed_forward_length";
+/// The key of how many of the last layers predict further tokens, and are not used
+/// ([`GgufConfig::leave_out_predicting`]).
+pub(crate) const PREDICTING: &str = "nextn_predict_layers";
 
 /// The key of a number of heads of keys and values.
 const KV_HEADS: &str = "attention.head_count_kv";
+
+/// The key of how wide dense MLPs are.
+const MLP_WIDTH: &str = "feed_forward_length";
+
+/// The key of RMSNorm's epsilon. An architecture that has it and [`LAYER_NORM_EPS`] among its own
+/// keys has files of either.
+pub(crate) const RMS_NORM_EPS: &str = "attention.layer_norm_rms_epsilon";
 
 /// What the metadata say of the computation.
 pub(crate) struct GgufModel {
@@ -97,9 +102,9 @@ fn family(metadata: &GgufMetadata) -> Result<(&'static Family, &'static GgufFami
 
 /// The keys of a file's architecture, for a family to read.
 pub(crate) struct GgufConfig<'a> {
-    keys: Keys<'a>,
-    file: &'a GgufFile,
-    names: &'static GgufFamily,
+    pub(super) keys: Keys<'a>,
+    pub(super) file: &'a GgufFile,
+    pub(super) names: &'static GgufFamily,
     notes: RefCell<Vec<String>>,
 }
 
@@ -154,12 +159,18 @@ impl GgufConfig<'_> {
         interval: usize,
         layers: usize,
     ) -> Result<Vec<bool>, Refusal> {
+        let interval = self.interval(key, interval)?;
+        Ok((1..=layers).map(|layer| layer % interval != 0).collect())
+    }
+
+    /// A number of layers after which something comes again: what the file says, else `interval`.
+    pub(crate) fn interval(&self, key: &str, interval: usize) -> Result<usize, Refusal> {
         match self.size(key)?.unwrap_or(interval) {
             0 => {
                 let name = self.keys.name(key);
                 Err(Refusal::invalid(name, 0, "a number of layers above 0"))
             }
-            interval => Ok((1..=layers).map(|layer| layer % interval != 0).collect()),
+            interval => Ok(interval),
         }
     }
 
@@ -184,6 +195,13 @@ impl GgufConfig<'_> {
                 Err(Refusal::invalid(self.keys.name(KV_HEADS), found, expected))
             }
         }
+    }
+
+    /// Takes the layers off a model that predict further tokens.
+    pub(crate) fn leave_out_predicting(&self, model: &mut UniformModel) -> Result<(), Refusal> {
+        let predicting = self.size(PREDICTING)?.unwrap_or(0);
+        model.layers = model.layers.saturating_sub(predicting);
+        Ok(())
     }
 
     /// A size under the architecture's name that has to be there.
@@ -233,23 +251,6 @@ impl GgufConfig<'_> {
         }
     }
 
-    /// Plain experts by the keys that most architectures share: as wide as the file says, or as the
-    /// gates of `layer` are.
-    pub(crate) fn experts(&self, layer: usize, routing: Routing) -> Result<ExpertsSpec, Refusal> {
-        let gate = TensorName::Layer(layer, LayerTensor::ExpertGate);
-        let gate = (self.names.tensor)(gate).name;
-        let width = match self.size(EXPERT_WIDTH)? {
-            Some(width) => width,
-            None => match self.file.tensor(&gate).map(|tensor| &tensor.shape[..]) {
-                Some([_, width, _]) => *width,
-                _ => return Err(Refusal::MissingTensor(gate)),
-            },
-        };
-        let experts = self.keys.size("expert_count")?;
-        let per_token = self.keys.size("expert_used_count")?;
-        Ok(plain_experts(experts, per_token, width, routing))
-    }
-
     /// The keys that most architectures share, as a model of equal layers without biases and norms
     /// of heads.
     ///
@@ -297,9 +298,11 @@ impl GgufConfig<'_> {
         max_positions: usize,
     ) -> Result<UniformModel, Refusal> {
         let keys = &self.keys;
+        let has_rms_eps = keys.metadata.get(&keys.name(RMS_NORM_EPS)).is_some();
         let eps = keys.name(match keys.own.contains(&LAYER_NORM_EPS) {
+            true if has_rms_eps && keys.own.contains(&RMS_NORM_EPS) => RMS_NORM_EPS,
             true => LAYER_NORM_EPS,
-            false => "attention.layer_norm_rms_epsilon",
+            false => RMS_NORM_EPS,
         });
         let base = keys.metadata.f32(&keys.name("rope.freq_base"))?;
         let q_heads = self.q_heads()?;
@@ -333,11 +336,10 @@ impl GgufConfig<'_> {
 
     /// Rows of a dense MLP's gate. No layer may have one, and then files need not say it.
     fn intermediate(&self) -> Result<usize, Refusal> {
-        const KEY: &str = "feed_forward_length";
-        match self.keys.per_layer_size(KEY)? {
+        match self.keys.per_layer_size(MLP_WIDTH)? {
             Some(rows) => Ok(rows),
             None if self.keys.own.contains(&EXPERT_WIDTH) => self.keys.size(EXPERT_WIDTH),
-            None => Err(Refusal::Missing(self.keys.name(KEY))),
+            None => Err(Refusal::Missing(self.keys.name(MLP_WIDTH))),
         }
     }
 

@@ -6,6 +6,7 @@
 pub(super) mod config;
 mod dequant;
 mod error;
+pub(super) mod experts;
 mod file;
 mod generation;
 mod ggml_type;

@@ -1,5 +1,6 @@
 //! A GGUF file as a source of weights in Hugging Face order, bf16 or packed.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use ebb_kernels::bf16;
 use ebb_kernels::model::{LayerTensor, ModelSpec, TensorName, WeightSource};
 use ebb_kernels::weight_formats::{PackedRows, WeightFormat};
 
+use super::config::PREDICTING;
 use super::dequant::dequantize;
 use super::file::{GgufFile, GgufTensor};
 use super::ggml_type::GgmlType;
@@ -41,10 +43,11 @@ impl GgufWeights {
         let table = Table {
             file: &file,
             family,
-            layers: spec.layers.len(),
+            spec,
+            of_shared_kv: of_shared_kv(family, spec),
         };
         check_tensors(spec, &table)?;
-        let in_one = TensorsInOne::new(spec, |name| place(&file, family, name).name);
+        let in_one = TensorsInOne::new(spec, |name| place(&file, family, spec, name).name);
         Ok(Self {
             file,
             path,
@@ -61,7 +64,7 @@ impl GgufWeights {
 
     /// Where a tensor lies, and what is stored there.
     fn find(&self, name: TensorName) -> Result<(StoredTensor, &GgufTensor), ModelError> {
-        let place = place(&self.file, self.family, name);
+        let place = place(&self.file, self.family, &self.spec, name);
         match self.file.tensor(&place.name) {
             Some(tensor) => Ok((place, tensor)),
             None => Err(Refusal::MissingTensor(place.name).at(&self.path)),
@@ -69,15 +72,32 @@ impl GgufWeights {
     }
 }
 
-/// Where a file has a tensor.
-fn place(file: &GgufFile, family: &GgufFamily, name: TensorName) -> StoredTensor {
+/// Where a file has a tensor; values whose projection is that of the keys as that.
+fn place(file: &GgufFile, family: &GgufFamily, spec: &ModelSpec, name: TensorName) -> StoredTensor {
+    if let TensorName::Layer(layer, LayerTensor::V) = name
+        && spec.attention(layer).v_is_k
+    {
+        let keys = family.stored(TensorName::Layer(layer, LayerTensor::K));
+        return StoredTensor::own(name, keys.name);
+    }
     let mut place = family.stored(name);
-    let before = place.before.take();
+    let other = place.other.take();
     let is_there = |place: &StoredTensor| file.tensor(&place.name).is_some();
-    match before.filter(|before| !is_there(&place) && is_there(before)) {
-        Some(before) => *before,
+    match other.filter(|other| !is_there(&place) && is_there(other)) {
+        Some(other) => *other,
         None => place,
     }
+}
+
+/// What projections and norms would be called that layers do without which read the keys and
+/// values of another; some files have them.
+fn of_shared_kv(family: &GgufFamily, spec: &ModelSpec) -> HashSet<String> {
+    use LayerTensor as L;
+    let shared = spec.attentions().filter(|(_, a)| a.kv_from.is_some());
+    let names = shared.flat_map(|(layer, _)| {
+        [L::K, L::V, L::KNorm].map(|tensor| TensorName::Layer(layer, tensor))
+    });
+    names.map(|name| family.stored(name).name).collect()
 }
 
 /// Weights of a norm that count from 1, of which converters write the sums.
@@ -118,27 +138,27 @@ fn put_in_order<T: Copy>(values: &mut [T], order: RowOrder) {
 struct Table<'a> {
     file: &'a GgufFile,
     family: &'static GgufFamily,
-    /// Layers behind these predict further tokens, and are not used.
-    layers: usize,
+    /// Layers behind its own predict further tokens, and are not used.
+    spec: &'a ModelSpec,
+    of_shared_kv: HashSet<String>,
 }
 
 impl Table<'_> {
     /// Whether a tensor is of a layer that predicts further tokens. Only architectures that have
     /// such layers have more of them than the spec.
     fn is_unused(&self, name: &str) -> bool {
-        const PREDICTING: &str = "nextn_predict_layers";
         let layer = name
             .strip_prefix("blk.")
             .and_then(|name| name.split('.').next());
         let layer = layer.and_then(|layer| layer.parse::<usize>().ok());
         let can_be = self.family.keys.contains(&PREDICTING);
-        can_be && layer.is_some_and(|layer| layer >= self.layers)
+        can_be && layer.is_some_and(|layer| layer >= self.spec.layers.len())
     }
 }
 
 impl TensorTable for Table<'_> {
     fn stored(&self, name: TensorName) -> StoredTensor {
-        place(self.file, self.family, name)
+        place(self.file, self.family, self.spec, name)
     }
 
     fn shape(&self, file_name: &str) -> Option<&[usize]> {
@@ -149,9 +169,10 @@ impl TensorTable for Table<'_> {
     fn present(&self) -> Vec<&str> {
         let names = self.file.tensors().iter();
         let names = names.map(|tensor| tensor.name.as_str());
-        names
-            .filter(|name| !is_rope_factors(name) && !self.is_unused(name))
-            .collect()
+        let superfluous = |name: &str| {
+            is_rope_factors(name) || self.is_unused(name) || self.of_shared_kv.contains(name)
+        };
+        names.filter(|name| !superfluous(name)).collect()
     }
 }
 

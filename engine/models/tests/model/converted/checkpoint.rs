@@ -69,6 +69,12 @@ impl Checkpoint {
         }
     }
 
+    /// Takes tensors away by a part of their names.
+    pub(super) fn without(mut self, part: &str) -> Self {
+        self.tensors.retain(|name, _| !name.contains(part));
+        self
+    }
+
     pub(super) fn add(&mut self, name: &str, shape: &[usize]) {
         let tensor = Self::tensor(name, shape);
         self.tensors.insert(name.to_owned(), tensor);

@@ -7,7 +7,7 @@ use super::checkpoint::{Checkpoint, Tensor};
 use crate::gguf_builder::{GgufBuilder, Value, texts};
 
 /// Ends of names, after `model.layers.N.` and before `.weight` or `.bias`.
-const NAMES: [(&str, &str); 37] = [
+const NAMES: &[(&str, &str)] = &[
     ("input_layernorm", "attn_norm"),
     ("operator_norm", "attn_norm"),
     ("self_attn.q_proj", "attn_q"),
@@ -30,10 +30,27 @@ const NAMES: [(&str, &str); 37] = [
     ("mlp.gate", "ffn_gate_inp"),
     ("mlp.router", "ffn_gate_inp"),
     ("block_sparse_moe.gate", "ffn_gate_inp"),
+    ("mlp.router.gate", "ffn_gate_inp"),
+    ("feed_forward.gate", "ffn_gate_inp"),
+    ("block_sparse_moe.router.layer", "ffn_gate_inp"),
     ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
     ("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
     ("mlp.shared_expert.up_proj", "ffn_up_shexp"),
     ("mlp.shared_expert.down_proj", "ffn_down_shexp"),
+    ("mlp.shared_experts.gate_proj", "ffn_gate_shexp"),
+    ("mlp.shared_experts.up_proj", "ffn_up_shexp"),
+    ("mlp.shared_experts.down_proj", "ffn_down_shexp"),
+    ("mlp.shared_mlp.gate_proj", "ffn_gate_shexp"),
+    ("mlp.shared_mlp.up_proj", "ffn_up_shexp"),
+    ("mlp.shared_mlp.down_proj", "ffn_down_shexp"),
+    ("shared_mlp.output_linear", "ffn_down_shexp"),
+    ("self_attn.gate_proj", "attn_gate"),
+    ("pre_mlp_layernorm", "ffn_norm"),
+    ("post_mlp_layernorm", "post_ffw_norm"),
+    ("pre_feedforward_layernorm", "ffn_norm"),
+    ("per_layer_input_gate", "inp_gate"),
+    ("per_layer_projection", "proj"),
+    ("post_per_layer_input_norm", "post_norm"),
     ("linear_attn.in_proj_qkv", "attn_qkv"),
     ("linear_attn.in_proj_z", "attn_gate"),
     ("linear_attn.in_proj_b", "ssm_beta"),
@@ -45,6 +62,24 @@ const NAMES: [(&str, &str); 37] = [
     ("conv.in_proj", "shortconv.in_proj"),
     ("conv.conv", "shortconv.conv"),
     ("conv.out_proj", "shortconv.out_proj"),
+];
+
+/// Architectures whose queries and keys are permuted.
+const PERMUTED: &[&str] = &["llama", "mistral3", "granitemoe"];
+
+/// Those whose second norm of two is called by what it is before.
+const TWO_NORMS: &[&str] = &[
+    "llama",
+    "mistral3",
+    "phimoe",
+    "olmoe",
+    "ernie4_5-moe",
+    "dots1",
+    "minimax-m2",
+    "exaone-moe",
+    "hy_v3",
+    "mellum",
+    "granitemoe",
 ];
 
 /// Values of `[outer, a, b, inner]` as `[outer, b, a, inner]`.
@@ -107,19 +142,22 @@ impl Converter<'_> {
                 "model.norm.bias" => "output_norm.bias",
                 "model.embedding_norm.weight" => "token_embd_norm.weight",
                 "lm_head.weight" => "output.weight",
+                "model.embed_tokens_per_layer.weight" => "per_layer_token_embd.weight",
+                "model.per_layer_model_projection.weight" => "per_layer_model_proj.weight",
+                "model.per_layer_projection_norm.weight" => "per_layer_proj_norm.weight",
                 other => panic!("{other}"),
             };
             return self.put(name, &shape, &values);
         };
         let (layer, part) = rest.split_once('.').expect("a layer");
         let block = format!("blk.{layer}");
-        if part.contains("experts.") {
+        if part.contains("experts.") && !part.contains("shared_experts.") {
             return self.add_experts(&block, part, &shape, &values);
         }
         if part.contains("linear_attn") {
             self.reorder(part, &mut shape, &mut values);
         }
-        if self.is(&["llama", "mistral3"]) {
+        if self.is(PERMUTED) {
             for (projection, heads) in [
                 ("q_proj", "num_attention_heads"),
                 ("k_proj", "num_key_value_heads"),
@@ -132,6 +170,40 @@ impl Converter<'_> {
         }
         match part {
             "self_attn.sinks" => self.put(&format!("{block}.attn_sinks.weight"), &shape, &values),
+            "layer_scalar" => {
+                self.put(
+                    &format!("{block}.layer_output_scale.weight"),
+                    &shape,
+                    &values,
+                );
+            }
+            // What the parameter is called decides whether it is a bias.
+            _ if part.ends_with("e_score_correction_bias") || part.ends_with("expert_bias") => {
+                let name = match self.is(&["hy_v3"]) {
+                    true => format!("{block}.exp_probs_b"),
+                    false => format!("{block}.exp_probs_b.bias"),
+                };
+                self.put(&name, &shape, &values);
+            }
+            "block_sparse_moe.input_linear.weight" => {
+                let (experts, rows, width) = (shape[0], shape[1] / 2, shape[2]);
+                for (at, which) in ["gate", "up"].into_iter().enumerate() {
+                    let parts = values.chunks_exact(rows * width).skip(at).step_by(2);
+                    let part: Vec<f32> = parts.flatten().copied().collect();
+                    let name = format!("{block}.ffn_{which}_exps.weight");
+                    self.put(&name, &[experts, rows, width], &part);
+                }
+            }
+            "block_sparse_moe.output_linear.weight" => {
+                self.put(&format!("{block}.ffn_down_exps.weight"), &shape, &values);
+            }
+            "shared_mlp.input_linear.weight" => {
+                let halves = values.chunks_exact(values.len() / 2);
+                for (which, half) in ["gate", "up"].into_iter().zip(halves) {
+                    let name = format!("{block}.ffn_{which}_shexp.weight");
+                    self.put(&name, &[shape[0] / 2, shape[1]], half);
+                }
+            }
             "linear_attn.A_log" => {
                 let decays: Vec<f32> = values.iter().map(|value| -value.exp()).collect();
                 self.put(&format!("{block}.ssm_a"), &shape, &decays);
@@ -141,7 +213,7 @@ impl Converter<'_> {
             _ => {
                 let (stem, kind) = part.rsplit_once('.').expect("weight or bias");
                 let known = NAMES.iter().find(|(hf, _)| *hf == stem);
-                let post = match self.is(&["llama", "mistral3", "phimoe"]) {
+                let post = match self.is(TWO_NORMS) {
                     true => "ffn_norm",
                     false => "post_attention_norm",
                 };
@@ -283,7 +355,13 @@ fn keys(checkpoint: &Checkpoint, architecture: &str) -> GgufBuilder {
         ("num_attention_heads", "attention.head_count"),
         ("num_key_value_heads", "attention.head_count_kv"),
         ("num_local_experts", "expert_count"),
+        ("num_experts", "expert_count"),
+        ("n_routed_experts", "expert_count"),
+        ("moe_num_experts", "expert_count"),
         ("num_experts_per_tok", "expert_used_count"),
+        ("moe_k", "expert_used_count"),
+        ("n_group", "expert_group_count"),
+        ("topk_group", "expert_group_used_count"),
         ("head_dim", "attention.key_length"),
         ("head_dim", "attention.value_length"),
         ("moe_intermediate_size", "expert_feed_forward_length"),
@@ -301,9 +379,16 @@ fn keys(checkpoint: &Checkpoint, architecture: &str) -> GgufBuilder {
             gguf.u32(&key(name), value as u32);
         }
     }
-    let eps = config.get("norm_eps").unwrap_or(&config["rms_norm_eps"]);
-    let eps = eps.as_f64().expect("a number") as f32;
-    gguf.f32(&key("attention.layer_norm_rms_epsilon"), eps);
+    for (hf, name) in [
+        ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+        ("norm_eps", "attention.layer_norm_rms_epsilon"),
+        ("layer_norm_eps", "attention.layer_norm_epsilon"),
+        ("logit_scale", "logit_scale"),
+    ] {
+        if let Some(number) = config[hf].as_f64() {
+            gguf.f32(&key(name), number as f32);
+        }
+    }
     let rope = &config["rope_parameters"];
     put_rope(
         &mut gguf,
@@ -339,7 +424,7 @@ fn keys(checkpoint: &Checkpoint, architecture: &str) -> GgufBuilder {
             gguf.u32(&key("expert_feed_forward_length"), width)
                 .u32(&key("attention.sliding_window"), window);
         }
-        "olmo2" => {
+        "olmo2" | "exaone4" | "exaone-moe" | "mellum" | "cohere2moe" | "gemma4" => {
             let sliding = kinds
                 .iter()
                 .map(|kind| u8::from(*kind == "sliding_attention"));
@@ -352,6 +437,34 @@ fn keys(checkpoint: &Checkpoint, architecture: &str) -> GgufBuilder {
                 &key("attention.sliding_window_pattern"),
                 Value::Raw(9, pattern),
             );
+            if architecture == "gemma4" {
+                put_gemma4(&mut gguf, checkpoint, &kinds);
+            }
+        }
+        "lfm2moe" => {
+            let heads = checkpoint.size("num_key_value_heads") as i32;
+            let of_kind = |kind: &&str| if *kind == "conv" { 0 } else { heads };
+            let heads = Value::I32s(kinds.iter().map(of_kind).collect());
+            gguf.set(&key("attention.head_count_kv"), heads);
+        }
+        "afmoe" => {
+            let window = checkpoint.size("sliding_window") as u32;
+            gguf.u32(&key("attention.sliding_window"), window);
+        }
+        "granitemoe" => {
+            // Its width is that of the head in each projection.
+            gguf.remove(&key("attention.key_length"))
+                .remove(&key("attention.value_length"))
+                .remove(&key("expert_feed_forward_length"));
+            for (hf, name) in [
+                ("attention_multiplier", "attention.scale"),
+                ("embedding_multiplier", "embedding_scale"),
+                ("residual_multiplier", "residual_scale"),
+                ("logits_scaling", "logit_scale"),
+            ] {
+                let number = config[hf].as_f64().expect("a number");
+                gguf.f32(&key(name), number as f32);
+            }
         }
         "qwen3next" | "qwen35" | "qwen35moe" => {
             let v_width = checkpoint.size("linear_value_head_dim")
@@ -368,7 +481,140 @@ fn keys(checkpoint: &Checkpoint, architecture: &str) -> GgufBuilder {
         }
         _ => {}
     }
+    put_experts(&mut gguf, checkpoint, architecture);
     gguf
+}
+
+/// What converters of some architectures write about experts.
+fn put_experts(gguf: &mut GgufBuilder, checkpoint: &Checkpoint, architecture: &str) {
+    let config = &checkpoint.config;
+    let key = |name: &str| format!("{architecture}.{name}");
+    let sizes: &[(&str, &str)] = match architecture {
+        "exaone-moe" => &[
+            ("first_k_dense_replace", "leading_dense_block_count"),
+            ("num_shared_experts", "expert_shared_count"),
+        ],
+        "ernie4_5-moe" => &[
+            ("moe_layer_interval", "interleave_moe_layer_step"),
+            ("moe_layer_start_index", "leading_dense_block_count"),
+            ("moe_num_shared_experts", "expert_shared_count"),
+        ],
+        "lfm2moe" => &[("num_dense_layers", "leading_dense_block_count")],
+        "dots1" | "glm4moe" => &[
+            ("first_k_dense_replace", "leading_dense_block_count"),
+            ("n_shared_experts", "expert_shared_count"),
+        ],
+        "afmoe" => &[
+            ("num_dense_layers", "leading_dense_block_count"),
+            ("num_shared_experts", "expert_shared_count"),
+        ],
+        "minimax-m2" => &[
+            ("intermediate_size", "expert_feed_forward_length"),
+            ("rotary_dim", "rope.dimension_count"),
+        ],
+        "cohere2moe" => &[
+            ("intermediate_size", "expert_feed_forward_length"),
+            ("first_k_dense_replace", "leading_dense_block_count"),
+            ("head_dim", "rope.dimension_count"),
+        ],
+        "granitemoe" => &[(
+            "shared_intermediate_size",
+            "expert_shared_feed_forward_length",
+        )],
+        _ => &[],
+    };
+    for (hf, name) in sizes {
+        if let Some(size) = config[*hf].as_u64() {
+            gguf.u32(&key(name), size as u32);
+        }
+    }
+    let each = || checkpoint.size("moe_intermediate_size");
+    let width = match architecture {
+        "exaone-moe" | "hy_v3" => each() * checkpoint.size("num_shared_experts"),
+        // Which comes to the same in published models.
+        "ernie4_5-moe" => {
+            checkpoint.size("intermediate_size") / checkpoint.size("num_key_value_heads")
+        }
+        _ => 0,
+    };
+    if width > 0 {
+        gguf.u32(&key("expert_shared_feed_forward_length"), width as u32);
+    }
+    let (norm, scale) = match architecture {
+        "exaone-moe" | "dots1" | "glm4moe" => ("norm_topk_prob", "routed_scaling_factor"),
+        "cohere2moe" => ("norm_topk_prob", "none"),
+        "afmoe" => ("route_norm", "route_scale"),
+        "hy_v3" => ("route_norm", "router_scaling_factor"),
+        _ => ("none", "none"),
+    };
+    if let Some(norm) = config[norm].as_bool() {
+        gguf.set(&key("expert_weights_norm"), Value::Bool(norm));
+    }
+    if let Some(scale) = config[scale].as_f64() {
+        gguf.f32(&key("expert_weights_scale"), scale as f32);
+    }
+    let sigmoids = [
+        "lfm2moe",
+        "dots1",
+        "minimax-m2",
+        "afmoe",
+        "hy_v3",
+        "glm4moe",
+        "cohere2moe",
+    ];
+    if sigmoids.contains(&architecture) {
+        gguf.u32(&key("expert_gating_func"), 2);
+    }
+}
+
+/// Two widths of heads, and frequencies that leave pairs where they are.
+fn put_gemma4(gguf: &mut GgufBuilder, checkpoint: &Checkpoint, kinds: &[&str]) {
+    let config = &checkpoint.config;
+    let key = |name: &str| format!("gemma4.{name}");
+    let full = config["global_head_dim"].as_u64().unwrap_or(512) as usize;
+    let of_full = &config["rope_parameters"]["full_attention"]["partial_rotary_factor"];
+    let rotating = full as f64 / 2.0 * of_full.as_f64().expect("a number");
+    let factor = |pair: usize| if pair < rotating as usize { 1.0 } else { 1e30 };
+    let factors: Vec<f32> = (0..full / 2).map(factor).collect();
+    gguf.f32_tensor("rope_freqs.weight", &[full / 2], &factors);
+    for name in [
+        "attention.key_length",
+        "attention.value_length",
+        "rope.dimension_count",
+    ] {
+        gguf.u32(&key(name), full as u32).u32(
+            &key(&format!("{name}_swa")),
+            checkpoint.size("head_dim") as u32,
+        );
+    }
+    for (hf, name) in [
+        ("num_kv_shared_layers", "attention.shared_kv_layers"),
+        (
+            "hidden_size_per_layer_input",
+            "embedding_length_per_layer_input",
+        ),
+    ] {
+        gguf.u32(&key(name), checkpoint.size(hf) as u32);
+    }
+    if let Some(cap) = config["final_logit_softcapping"].as_f64() {
+        gguf.f32(&key("final_logit_softcapping"), cap as f32);
+    }
+    let first_shared = kinds.len() - checkpoint.size("num_kv_shared_layers");
+    if config["use_double_wide_mlp"] == true {
+        let rows = checkpoint.size("intermediate_size") as i32;
+        let rows_of = |layer| if layer < first_shared { rows } else { 2 * rows };
+        let list = (0..kinds.len()).map(rows_of).collect();
+        gguf.set(&key("feed_forward_length"), Value::I32s(list));
+    }
+    if let Some(heads) = config["num_global_key_value_heads"].as_u64() {
+        let of_sliding = checkpoint.size("num_key_value_heads") as i32;
+        let heads_of = |kind: &&str| match *kind {
+            "full_attention" => heads as i32,
+            _ => of_sliding,
+        };
+        let list = kinds.iter().map(heads_of).collect();
+        gguf.set(&key("attention.head_count_kv"), Value::I32s(list));
+    }
 }
 
 fn put_rope(gguf: &mut GgufBuilder, architecture: &str, rope: &Json) {

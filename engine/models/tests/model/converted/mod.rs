@@ -2,6 +2,7 @@
 //! them: the same spec, and the same tensors.
 
 mod checkpoint;
+mod experts;
 mod llama_cpp;
 
 use std::path::Path;
@@ -202,6 +203,30 @@ fn lfm2_has_convolutions_where_there_are_no_heads_of_keys() {
     gguf.set("lfm2.attention.head_count_kv", Value::I32s(vec![0; 4]));
     let sentence = refusal(&gguf);
     assert!(sentence.contains("no attention"), "{sentence}");
+}
+
+#[test]
+fn exaone_4_has_rope_in_layers_with_windows_alone_if_there_are_any() {
+    let checkpoint = Checkpoint::golden("exaone4", json!({}), &[]);
+    let mut gguf = check(&checkpoint, "exaone4");
+    // One layer of four sees everything where the file does not say which.
+    let rope_of = |gguf: &GgufBuilder| -> Vec<bool> {
+        let spec = open(gguf).expect("a valid file").spec;
+        spec.attentions().map(|(_, a)| a.rope.is_some()).collect()
+    };
+    assert_eq!(rope_of(&gguf), [true, false, true, false]);
+    gguf.remove("exaone4.attention.sliding_window_pattern");
+    assert_eq!(rope_of(&gguf), [true, true, true, false]);
+    let none = json!({ "sliding_window": null, "layer_types": vec!["full_attention"; 4] });
+    let checkpoint = Checkpoint::golden("exaone4", none, &[]);
+    gguf.remove("exaone4.attention.sliding_window");
+    let hf = checkpoint.hf().open().expect("a valid checkpoint");
+    assert_same(&open(&gguf).expect("a valid file"), &hf);
+    // Those of EXAONE 4.5 may predict further tokens.
+    gguf.u32("exaone4.block_count", 5)
+        .u32("exaone4.nextn_predict_layers", 1)
+        .f32_tensor("blk.4.nextn.enorm.weight", &[64], &[1.0; 64]);
+    assert_same(&open(&gguf).expect("a valid file"), &hf);
 }
 
 #[test]
