@@ -3,18 +3,18 @@
 
 use ebb_kernels::model::{Mlp, ModelSpec, NormPlace, PerLayerInputs, QkNorm};
 
-use super::{Family, TextType, gemma2};
+use super::{Family, TextType, gemma2, gemma4_gguf};
 use crate::model::error::Refusal;
 use crate::model::hf::config::{HfConfig, HfDefaults, RopeScalings, WindowRule};
 
 /// One layer of so many sees everything, unless the configuration says otherwise.
-const FULL_INTERVAL: usize = 6;
+pub(super) const FULL_INTERVAL: usize = 6;
 
 /// Channels of a head in layers that see everything, unless the configuration says otherwise.
 const FULL_HEAD_DIM: usize = 512;
 
 /// The base of the RoPE of layers with windows.
-const SLIDING_BASE: f64 = 10_000.0;
+pub(super) const SLIDING_BASE: f64 = 10_000.0;
 
 pub(super) static FAMILY: Family = Family {
     name: "gemma4_text",
@@ -50,7 +50,7 @@ pub(super) static FAMILY: Family = Family {
         Ok(spec)
     },
     hf_tensor: gemma2::hf_tensor,
-    gguf: None,
+    gguf: Some(gemma4_gguf::FORM),
 };
 
 const DEFAULTS: HfDefaults = HfDefaults {
@@ -122,29 +122,43 @@ fn hf_spec(config: &HfConfig) -> Result<ModelSpec, Refusal> {
     Ok(spec)
 }
 
-/// The last layers read the keys and values of the last one before them of their kind. Their MLPs
-/// may be twice as wide.
+/// Layers that share keys and values, whose MLPs may be twice as wide.
 fn put_shared_layers(config: &HfConfig, spec: &mut ModelSpec) -> Result<(), Refusal> {
-    let shared = config.size("num_kv_shared_layers")?.unwrap_or(0);
+    const KEY: &str = "num_kv_shared_layers";
+    let shared = config.size(KEY)?.unwrap_or(0);
     if shared == 0 {
         return Ok(());
     }
     let sliding = config.sliding_layers(spec, FULL_INTERVAL)?;
+    share_keys(spec, shared, &sliding, KEY)?;
+    if config.bool("use_double_wide_mlp")? == Some(true) {
+        for layer in spec.layers.iter_mut().rev().take(shared) {
+            if let Mlp::Dense { intermediate, .. } = &mut layer.mlp {
+                *intermediate *= 2;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The last layers read the keys and values of the last one before them of their kind. `field` is
+/// what says how many do.
+pub(super) fn share_keys(
+    spec: &mut ModelSpec,
+    shared: usize,
+    sliding: &[bool],
+    field: &str,
+) -> Result<(), Refusal> {
     let layers = spec.layers.len();
     let first = layers.saturating_sub(shared);
-    let is_wide = config.bool("use_double_wide_mlp")? == Some(true);
     for index in first..layers {
         let source = (0..first).rfind(|before| sliding[*before] == sliding[index]);
         let Some(source) = source else {
             let expected = "layers of each kind before those that share";
-            return Err(Refusal::invalid("num_kv_shared_layers", shared, expected));
+            return Err(Refusal::invalid(field, shared, expected));
         };
-        let layer = &mut spec.layers[index];
-        let attention = layer.attention_mut();
+        let attention = spec.layers[index].attention_mut();
         (attention.kv_from, attention.v_is_k) = (Some(source), false);
-        if let (true, Mlp::Dense { intermediate, .. }) = (is_wide, &mut layer.mlp) {
-            *intermediate *= 2;
-        }
     }
     Ok(())
 }

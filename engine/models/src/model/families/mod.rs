@@ -5,6 +5,7 @@
 //! [`HfConfig::uniform`], [`GgufConfig::uniform`] and `names`. To add one, write the file and add
 //! its name to the list below.
 
+mod gemma4_gguf;
 mod names;
 mod qwen3_next_gguf;
 mod row_order;
@@ -126,7 +127,8 @@ pub(crate) struct TextType {
 pub(crate) struct GgufFamily {
     /// `general.architecture`.
     pub(crate) architecture: &'static str,
-    /// Keys under the architecture's name that this family alone has.
+    /// Keys under the architecture's name that this family alone has, and those of sizes that it
+    /// reads for each layer.
     pub(crate) keys: &'static [&'static str],
     /// How the metadata become a spec.
     pub(crate) spec: fn(&GgufConfig<'_>) -> Result<ModelSpec, Refusal>,

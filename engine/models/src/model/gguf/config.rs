@@ -35,10 +35,10 @@ pub(crate) const SHORT_CONV_TAPS: &str = "shortconv.l_cache";
 pub(crate) const PREDICTING: &str = "nextn_predict_layers";
 
 /// The key of a number of heads of keys and values.
-const KV_HEADS: &str = "attention.head_count_kv";
+pub(crate) const KV_HEADS: &str = "attention.head_count_kv";
 
 /// The key of how wide dense MLPs are.
-const MLP_WIDTH: &str = "feed_forward_length";
+pub(crate) const MLP_WIDTH: &str = "feed_forward_length";
 
 /// The key of RMSNorm's epsilon. An architecture that has it and [`LAYER_NORM_EPS`] among its own
 /// keys has files of either.
@@ -193,6 +193,27 @@ impl GgufConfig<'_> {
                 let expected = format!("one number for each of {layers} layers");
                 let found = format!("{} numbers", heads.len());
                 Err(Refusal::invalid(self.keys.name(KV_HEADS), found, expected))
+            }
+        }
+    }
+
+    /// A size of each of `layers`, if the file has a list of them. The family has the key among its
+    /// own, for the model to be of the first one.
+    pub(crate) fn layer_sizes(
+        &self,
+        key: &str,
+        layers: usize,
+    ) -> Result<Option<Vec<usize>>, Refusal> {
+        let Some(sizes) = self.integers(key)? else {
+            return Ok(None);
+        };
+        let list: Option<Vec<usize>> = sizes.iter().map(|size| (*size).try_into().ok()).collect();
+        match list.filter(|list| list.len() == layers) {
+            Some(list) => Ok(Some(list)),
+            None => {
+                let found = format!("a list of {} numbers", sizes.len());
+                let expected = format!("a number from 0 for each of {layers} layers");
+                Err(Refusal::invalid(self.keys.name(key), found, expected))
             }
         }
     }

@@ -83,9 +83,13 @@ impl Keys<'_> {
         Ok(required(self.metadata.u32(&name)?, &name, "the model")? as usize)
     }
 
-    /// A size that may be written once, or once for each layer if all are the same.
+    /// A size that may be written once, or once for each layer if all are the same. Of a family
+    /// that has the key among its own it is the first layer's: it reads the others itself.
     pub(super) fn per_layer_size(&self, key: &str) -> Result<Option<usize>, Refusal> {
         match self.integers(key)? {
+            Some(sizes) if self.own.contains(&key) => {
+                self.same_size(key, &sizes[..sizes.len().min(1)])
+            }
             Some(sizes) => self.same_size(key, &sizes),
             None => {
                 let size = self.metadata.u32(&self.name(key))?;

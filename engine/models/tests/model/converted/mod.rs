@@ -3,6 +3,7 @@
 
 mod checkpoint;
 mod experts;
+mod gemma4;
 mod llama_cpp;
 
 use std::path::Path;
