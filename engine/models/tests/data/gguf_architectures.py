@@ -27,7 +27,7 @@ rng = np.random.default_rng(20251127)
 class File:
     """A file in the making: the keys that all architectures have, and tensors."""
 
-    def __init__(self, folder, architecture, name, layers):
+    def __init__(self, folder, architecture, name, layers, head_dim=HEAD_DIM):
         writer = gguf.GGUFWriter(folder / f"of-{name}", architecture)
         writer.add_type("model")
         writer.add_block_count(layers)
@@ -35,8 +35,8 @@ class File:
         writer.add_embedding_length(HIDDEN)
         writer.add_feed_forward_length(ROWS)
         writer.add_head_count(HEADS)
-        writer.add_key_length(HEAD_DIM)
-        writer.add_value_length(HEAD_DIM)
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
         writer.add_layer_norm_rms_eps(1e-5)
         writer.add_rope_freq_base(10_000.0)
         writer.add_tokenizer_model("gpt2")
@@ -94,7 +94,7 @@ class File:
         self.add(f"{block}.ffn_up.weight", ROWS, HIDDEN)
         self.add(f"{block}.ffn_down.weight", HIDDEN, ROWS)
 
-    def experts(self, block, biases=False, shared=False):
+    def experts(self, block, biases=False, shared=False, shared_gate=True):
         self.add(f"{block}.ffn_gate_inp.weight", EXPERTS, HIDDEN, f32=True)
         shapes = {
             "gate": (EXPERT_ROWS, HIDDEN),
@@ -109,7 +109,7 @@ class File:
                 self.add(f"{block}.ffn_{part}_shexp.weight", *shape)
         if biases:
             self.add(f"{block}.ffn_gate_inp.bias", EXPERTS)
-        if shared:
+        if shared and shared_gate:
             self.add(f"{block}.ffn_gate_inp_shexp.weight", HIDDEN)
 
     def norms(self, block, *names, bias=False):
@@ -240,11 +240,74 @@ def mistral3(folder):
     file.close()
 
 
+def gemma4(folder):
+    """Layers of both kinds, each of which has keys and values that a later one reads."""
+    file = File(folder, "gemma4", "gemma4", 4, 2 * HEAD_DIM)
+    writer = file.writer
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_rope_dimension_count(2 * HEAD_DIM)
+    writer.add_key_length_swa(HEAD_DIM)
+    writer.add_value_length_swa(HEAD_DIM)
+    writer.add_rope_dimension_count_swa(HEAD_DIM)
+    writer.add_rope_freq_base_swa(10_000.0)
+    writer.add_sliding_window(8)
+    writer.add_sliding_window_pattern([True, False, True, False])
+    writer.add_shared_kv_layers(2)
+    writer.add_embedding_length_per_layer_input(4)
+    writer.add_final_logit_softcapping(30.0)
+    factors = np.array([1.0] * 2 + [1e30] * 6, dtype=np.float32)
+    writer.add_tensor("rope_freqs.weight", factors)
+    file.add("per_layer_token_embd.weight", VOCAB, 4 * 4)
+    file.add("per_layer_model_proj.weight", 4 * 4, HIDDEN)
+    file.add("per_layer_proj_norm.weight", 4)
+    for layer in range(4):
+        block = f"blk.{layer}"
+        file.norms(block, "attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
+        width = HEAD_DIM * (1 + layer % 2)
+        file.add(f"{block}.attn_q.weight", HEADS * width, HIDDEN)
+        file.add(f"{block}.attn_k.weight", KV_HEADS * width, HIDDEN)
+        file.add(f"{block}.attn_v.weight", KV_HEADS * width, HIDDEN)
+        file.add(f"{block}.attn_output.weight", HIDDEN, HEADS * width)
+        file.add(f"{block}.attn_q_norm.weight", width)
+        file.add(f"{block}.attn_k_norm.weight", width)
+        file.dense(block)
+        file.add(f"{block}.inp_gate.weight", 4, HIDDEN)
+        file.add(f"{block}.proj.weight", HIDDEN, 4)
+        file.norms(block, "post_norm")
+        file.add(f"{block}.layer_output_scale.weight", 1)
+    file.close()
+
+
+def exaone_moe(folder):
+    file = File(folder, "exaone-moe", "exaone-moe", 2)
+    writer = file.writer
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_sliding_window(8)
+    writer.add_sliding_window_pattern([True, False])
+    file.expert_keys()
+    writer.add_expert_feed_forward_length(EXPERT_ROWS)
+    writer.add_expert_shared_count(1)
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_weights_norm(True)
+    writer.add_expert_weights_scale(2.5)
+    writer.add_expert_group_count(1)
+    writer.add_expert_group_used_count(1)
+    writer.add_leading_dense_block_count(1)
+    for layer in range(2):
+        block = f"blk.{layer}"
+        file.norms(block, "attn_norm", "ffn_norm")
+        file.attention(block, norm="head")
+    file.dense("blk.0")
+    file.experts("blk.1", shared=True, shared_gate=False)
+    file.add("blk.1.exp_probs_b.bias", EXPERTS)
+    file.close()
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     for architecture in ("qwen3next", "qwen35", "qwen35moe"):
         with_delta_rule(folder, architecture)
-    for write in (lfm2, gpt_oss, phimoe, olmo3, mistral3):
+    for write in (lfm2, gpt_oss, phimoe, olmo3, mistral3, gemma4, exaone_moe):
         write(folder)
 
 
