@@ -57,7 +57,7 @@ pub(super) fn put_multipliers(config: &HfConfig, spec: &mut ModelSpec) -> Result
     Ok(())
 }
 
-/// Also Granite-MoE's.
+/// Also that of Granite with windows, and of Granite-MoE.
 pub(super) fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
     // Files of hybrids say so where there is no RoPE.
     config.refuse_false("rope.scaling.finetuned")?;

@@ -1,9 +1,14 @@
-//! Granite with windows in three of four layers, sinks, and a RoPE base for each layer.
+//! Granite with windows in three of four layers, sinks, and a RoPE base for each layer. GGUF files
+//! of its architecture may be those of Granite MoE with windows: they have experts. One base is
+//! that of all layers in them.
 
-use ebb_kernels::model::ModelSpec;
+use ebb_kernels::model::{LayerTensor, ModelSpec, Routing, TensorName};
 
-use super::{Family, TextType, granite, llama_hf};
+use super::{Family, GgufFamily, StoredTensor, TextType, granite, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
+use crate::model::experts::put_experts;
+use crate::model::gguf::config::{GgufConfig, WINDOW_PATTERN};
+use crate::model::gguf::experts::SHARED_WIDTH;
 use crate::model::hf::config::{HfConfig, HfDefaults, WindowRule};
 
 /// One layer of so many sees everything, the first of each, unless the configuration says
@@ -12,6 +17,11 @@ const FULL_INTERVAL: usize = 4;
 
 /// The RoPE base of each layer; a layer of 0 knows no positions.
 const BASES: &str = "layer_rope_theta";
+
+/// The key of which layers have RoPE.
+const ROPE_PATTERN: &str = "attention.rope_pattern";
+
+const SHARED_GATE_UP: &[LayerTensor] = &[LayerTensor::SharedGate, LayerTensor::SharedUp];
 
 pub(super) static FAMILY: Family = Family {
     name: "granite_swa",
@@ -41,8 +51,55 @@ pub(super) static FAMILY: Family = Family {
         Ok(spec)
     },
     hf_tensor: llama_hf,
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "granite_swa",
+        keys: &[
+            "attention.scale",
+            "embedding_scale",
+            "residual_scale",
+            "logit_scale",
+            WINDOW_PATTERN,
+            ROPE_PATTERN,
+            "expert_count",
+            "expert_used_count",
+            SHARED_WIDTH,
+        ],
+        spec: gguf_spec,
+        tensor: |name| match name {
+            TensorName::Layer(layer, part) if SHARED_GATE_UP.contains(&part) => {
+                let stored = format!("blk.{layer}.ffn_up_shexp.weight");
+                StoredTensor::part(name, stored, SHARED_GATE_UP)
+            }
+            _ => llama_gguf(name),
+        },
+        permutes_qk: true,
+    }),
 };
+
+fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
+    let mut spec = granite::gguf_spec(config)?;
+    let layers = spec.layers.len();
+    // Which layers have windows has to be said.
+    let required = |key: &str| Refusal::Missing(config.name(key));
+    let window = config.window()?;
+    let window = window.ok_or_else(|| required("attention.sliding_window"))?;
+    let sliding = config.flags(WINDOW_PATTERN, layers)?;
+    sliding.ok_or_else(|| required(WINDOW_PATTERN))?;
+    config.put_windows(&mut spec, Some(window), FULL_INTERVAL)?;
+    let rotating = config.flags(ROPE_PATTERN, layers)?;
+    for (index, layer) in spec.layers.iter_mut().enumerate() {
+        let attention = layer.attention_mut();
+        attention.sinks = true;
+        let has_rope = rotating.as_ref().is_none_or(|rotating| rotating[index]);
+        attention.rope = attention.rope.filter(|_| has_rope);
+    }
+    if config.size("expert_count")?.unwrap_or(0) > 0 {
+        let mut experts = config.experts(0, Routing::SOFTMAX_OF_CHOSEN)?;
+        experts.shared = config.shared_experts(0, experts.intermediate)?;
+        put_experts(&mut spec, &experts, |_| true);
+    }
+    Ok(spec)
+}
 
 /// Windows, sinks, and a RoPE for each base; also Granite-MoE's.
 pub(super) fn put_layers(

@@ -1,4 +1,5 @@
-//! Granite MoE with windows, sinks, and a RoPE of its own for each layer, or none.
+//! Granite MoE with windows, sinks, and a RoPE of its own for each layer, or none. In GGUF files it
+//! is of the `granite_swa` architecture.
 
 use ebb_kernels::model::{LayerTensor, TensorName};
 

@@ -1,5 +1,5 @@
-//! Granite MoE with a shared expert, which is stored with gate and up in one. In GGUF files it is of
-//! the `granitemoe` architecture.
+//! Granite MoE with a shared expert, which is stored with gate and up in one. In GGUF files it is
+//! of the `granitemoe` architecture.
 
 use ebb_kernels::model::{LayerTensor, ModelSpec, SharedExpert, TensorName};
 

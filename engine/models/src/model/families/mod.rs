@@ -151,7 +151,8 @@ impl GgufFamily {
 
 /// Families whose GGUF files, or some of them, are of another family's architecture, which they
 /// then belong to: files do not tell the two apart.
-const SHARED_ARCHITECTURES: [(&str, &str); 6] = [
+const SHARED_ARCHITECTURES: [(&str, &str); 7] = [
+    ("granitemoe_swa", "granite_swa"),
     ("granitemoeshared", "granitemoe"),
     ("ministral", "llama"),
     ("mistral", "llama"),

@@ -303,10 +303,21 @@ impl GgufWeights {
                 Ok(())
             })
         };
-        // A vector counts as one row, but its values are what lies in another order.
-        if let (Some(order), [_]) = (order, &shape[..]) {
-            read(0, out)?;
-            put_in_order(out, order);
+        // A vector counts as one row, but its values are what lies behind others, and in another
+        // order.
+        if let [_] = shape[..] {
+            let first = place.first_row(&self.spec);
+            if !first.is_multiple_of(kind.block_elements()) {
+                let found = format!("{kind:?}");
+                return Err(Refusal::unsupported(file_name, found, "F32, F16, BF16"));
+            }
+            fill_rows(file_name, out.len(), out, |_, values| {
+                dequantize(kind, &data[bytes(first)..][..bytes(values.len())], values);
+                Ok::<_, Refusal>(())
+            })?;
+            if let Some(order) = order {
+                put_in_order(out, order);
+            }
             return Ok(());
         }
         let mut rest = &mut *out;

@@ -14,6 +14,14 @@ fn golden(name: &str) -> Checkpoint {
     Checkpoint::golden(name, json!({}), &[])
 }
 
+/// Projections whose heads are as wide as the model divided by them.
+const NARROW_HEADS: [(&str, &[usize]); 4] = [
+    ("q_proj.weight", &[64, 64]),
+    ("k_proj.weight", &[32, 64]),
+    ("v_proj.weight", &[32, 64]),
+    ("o_proj.weight", &[64, 64]),
+];
+
 fn routing(model: &LoadedModel) -> Routing {
     let mut experts = model.spec.layers.iter().filter_map(|layer| layer.experts());
     experts.next().expect("experts").routing
@@ -154,16 +162,26 @@ fn solar_open_is_of_glm_4_moes_architecture() {
 #[test]
 fn granite_moe_with_a_shared_expert_is_of_granite_moes_architecture() {
     let config = json!({ "head_dim": 16 });
-    let narrow: [(&str, &[usize]); 4] = [
-        ("q_proj.weight", &[64, 64]),
-        ("k_proj.weight", &[32, 64]),
-        ("v_proj.weight", &[32, 64]),
-        ("o_proj.weight", &[64, 64]),
-    ];
-    check(
-        &Checkpoint::golden("granitemoeshared", config, &narrow),
-        "granitemoe",
-    );
+    let checkpoint = Checkpoint::golden("granitemoeshared", config, &NARROW_HEADS);
+    check(&checkpoint, "granitemoe");
+}
+
+#[test]
+fn granite_with_windows_has_sinks_and_one_rope() {
+    let bases = json!({ "head_dim": 16, "layer_rope_theta": [1e4, 1e4, 0, 1e4] });
+    for name in ["granite_swa", "granitemoe_swa"] {
+        let checkpoint = Checkpoint::golden(name, bases.clone(), &NARROW_HEADS);
+        let mut gguf = check(&checkpoint, "granite_swa");
+        // All layers have RoPE where the file does not say which.
+        gguf.remove("granite_swa.attention.rope_pattern");
+        let spec = open(&gguf).expect("a valid file").spec;
+        assert!(spec.attentions().all(|(_, a)| a.rope.is_some() && a.sinks));
+        gguf.remove("granite_swa.attention.sliding_window_pattern");
+        assert_eq!(
+            refusal(&gguf),
+            "`granite_swa.attention.sliding_window_pattern` is missing"
+        );
+    }
 }
 
 /// Its dense layers are as wide as experts, since files have one width.

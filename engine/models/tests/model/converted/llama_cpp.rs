@@ -33,6 +33,8 @@ const NAMES: &[(&str, &str)] = &[
     ("mlp.router.gate", "ffn_gate_inp"),
     ("feed_forward.gate", "ffn_gate_inp"),
     ("block_sparse_moe.router.layer", "ffn_gate_inp"),
+    ("block_sparse_moe.router", "ffn_gate_inp"),
+    ("mlp.gate_up_proj", "ffn_up"),
     ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
     ("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
     ("mlp.shared_expert.up_proj", "ffn_up_shexp"),
@@ -65,7 +67,7 @@ const NAMES: &[(&str, &str)] = &[
 ];
 
 /// Architectures whose queries and keys are permuted.
-const PERMUTED: &[&str] = &["llama", "mistral3", "granitemoe"];
+const PERMUTED: &[&str] = &["llama", "mistral3", "granitemoe", "granite_swa"];
 
 /// Those whose second norm of two is called by what it is before.
 const TWO_NORMS: &[&str] = &[
@@ -80,6 +82,8 @@ const TWO_NORMS: &[&str] = &[
     "hy_v3",
     "mellum",
     "granitemoe",
+    "granite_swa",
+    "chatglm",
 ];
 
 /// Values of `[outer, a, b, inner]` as `[outer, b, a, inner]`.
@@ -151,7 +155,8 @@ impl Converter<'_> {
         };
         let (layer, part) = rest.split_once('.').expect("a layer");
         let block = format!("blk.{layer}");
-        if part.contains("experts.") && !part.contains("shared_experts.") {
+        let is_stacked = part.starts_with("block_sparse_moe.experts.") && self.is(&["granite_swa"]);
+        if part.contains("experts.") && !part.contains("shared_experts.") && !is_stacked {
             return self.add_experts(&block, part, &shape, &values);
         }
         if part.contains("linear_attn") {
@@ -185,7 +190,7 @@ impl Converter<'_> {
                 };
                 self.put(&name, &shape, &values);
             }
-            "block_sparse_moe.input_linear.weight" => {
+            "block_sparse_moe.input_linear.weight" | "block_sparse_moe.experts.gate_up_proj" => {
                 let (experts, rows, width) = (shape[0], shape[1] / 2, shape[2]);
                 for (at, which) in ["gate", "up"].into_iter().enumerate() {
                     let parts = values.chunks_exact(rows * width).skip(at).step_by(2);
@@ -194,8 +199,11 @@ impl Converter<'_> {
                     self.put(&name, &[experts, rows, width], &part);
                 }
             }
-            "block_sparse_moe.output_linear.weight" => {
+            "block_sparse_moe.output_linear.weight" | "block_sparse_moe.experts.down_proj" => {
                 self.put(&format!("{block}.ffn_down_exps.weight"), &shape, &values);
+            }
+            "shared_mlp.input_linear.weight" if self.is(&["granite_swa"]) => {
+                self.put(&format!("{block}.ffn_up_shexp.weight"), &shape, &values);
             }
             "shared_mlp.input_linear.weight" => {
                 let halves = values.chunks_exact(values.len() / 2);
@@ -424,22 +432,29 @@ fn keys(checkpoint: &Checkpoint, architecture: &str) -> GgufBuilder {
             gguf.u32(&key("expert_feed_forward_length"), width)
                 .u32(&key("attention.sliding_window"), window);
         }
-        "olmo2" | "exaone4" | "exaone-moe" | "mellum" | "cohere2moe" | "gemma4" => {
-            let sliding = kinds
+        "olmo2" | "exaone4" | "exaone-moe" | "mellum" | "cohere2moe" => {
+            put_windows(&mut gguf, checkpoint, architecture, &kinds);
+        }
+        "gemma4" => {
+            put_windows(&mut gguf, checkpoint, architecture, &kinds);
+            put_gemma4(&mut gguf, checkpoint, &kinds);
+        }
+        "granite_swa" => {
+            put_windows(&mut gguf, checkpoint, architecture, &kinds);
+            put_granite(&mut gguf, checkpoint, architecture);
+            let bases = config["layer_rope_theta"].as_array().expect("a list");
+            let has_rope = bases
                 .iter()
-                .map(|kind| u8::from(*kind == "sliding_attention"));
-            let sliding: Vec<u8> = sliding.collect();
-            let mut pattern = 7u32.to_le_bytes().to_vec();
-            pattern.extend((sliding.len() as u64).to_le_bytes());
-            pattern.extend(sliding);
-            let window = checkpoint.size("sliding_window") as u32;
-            gguf.u32(&key("attention.sliding_window"), window).set(
-                &key("attention.sliding_window_pattern"),
-                Value::Raw(9, pattern),
-            );
-            if architecture == "gemma4" {
-                put_gemma4(&mut gguf, checkpoint, &kinds);
-            }
+                .map(|base| i32::from(base.as_f64() != Some(0.0)));
+            let pattern = Value::I32s(has_rope.collect());
+            gguf.set(&key("attention.rope_pattern"), pattern);
+        }
+        "chatglm" => {
+            let part = config["partial_rotary_factor"].as_f64().expect("a number");
+            let rotary_dim = checkpoint.size("head_dim") as f64 * part;
+            gguf.u32(&key("rope.dimension_count"), rotary_dim as u32)
+                .remove(&key("attention.key_length"))
+                .remove(&key("attention.value_length"));
         }
         "lfm2moe" => {
             let heads = checkpoint.size("num_key_value_heads") as i32;
@@ -451,21 +466,7 @@ fn keys(checkpoint: &Checkpoint, architecture: &str) -> GgufBuilder {
             let window = checkpoint.size("sliding_window") as u32;
             gguf.u32(&key("attention.sliding_window"), window);
         }
-        "granitemoe" => {
-            // Its width is that of the head in each projection.
-            gguf.remove(&key("attention.key_length"))
-                .remove(&key("attention.value_length"))
-                .remove(&key("expert_feed_forward_length"));
-            for (hf, name) in [
-                ("attention_multiplier", "attention.scale"),
-                ("embedding_multiplier", "embedding_scale"),
-                ("residual_multiplier", "residual_scale"),
-                ("logits_scaling", "logit_scale"),
-            ] {
-                let number = config[hf].as_f64().expect("a number");
-                gguf.f32(&key(name), number as f32);
-            }
-        }
+        "granitemoe" => put_granite(&mut gguf, checkpoint, architecture),
         "qwen3next" | "qwen35" | "qwen35moe" => {
             let v_width = checkpoint.size("linear_value_head_dim")
                 * checkpoint.size("linear_num_value_heads");
@@ -483,6 +484,43 @@ fn keys(checkpoint: &Checkpoint, architecture: &str) -> GgufBuilder {
     }
     put_experts(&mut gguf, checkpoint, architecture);
     gguf
+}
+
+/// A window, and which layers have it.
+fn put_windows(
+    gguf: &mut GgufBuilder,
+    checkpoint: &Checkpoint,
+    architecture: &str,
+    kinds: &[&str],
+) {
+    let key = |name: &str| format!("{architecture}.attention.{name}");
+    let sliding = kinds
+        .iter()
+        .map(|kind| u8::from(*kind == "sliding_attention"));
+    let sliding: Vec<u8> = sliding.collect();
+    let mut pattern = 7u32.to_le_bytes().to_vec();
+    pattern.extend((sliding.len() as u64).to_le_bytes());
+    pattern.extend(sliding);
+    let window = checkpoint.size("sliding_window") as u32;
+    gguf.u32(&key("sliding_window"), window)
+        .set(&key("sliding_window_pattern"), Value::Raw(9, pattern));
+}
+
+/// Multipliers. Heads are as wide as the model divided by them, and experts as dense MLPs.
+fn put_granite(gguf: &mut GgufBuilder, checkpoint: &Checkpoint, architecture: &str) {
+    let key = |name: &str| format!("{architecture}.{name}");
+    gguf.remove(&key("attention.key_length"))
+        .remove(&key("attention.value_length"))
+        .remove(&key("expert_feed_forward_length"));
+    for (hf, name) in [
+        ("attention_multiplier", "attention.scale"),
+        ("embedding_multiplier", "embedding_scale"),
+        ("residual_multiplier", "residual_scale"),
+        ("logits_scaling", "logit_scale"),
+    ] {
+        let number = checkpoint.config[hf].as_f64().expect("a number");
+        gguf.f32(&key(name), number as f32);
+    }
 }
 
 /// What converters of some architectures write about experts.
@@ -517,7 +555,7 @@ fn put_experts(gguf: &mut GgufBuilder, checkpoint: &Checkpoint, architecture: &s
             ("first_k_dense_replace", "leading_dense_block_count"),
             ("head_dim", "rope.dimension_count"),
         ],
-        "granitemoe" => &[(
+        "granitemoe" | "granite_swa" => &[(
             "shared_intermediate_size",
             "expert_shared_feed_forward_length",
         )],

@@ -231,6 +231,48 @@ fn exaone_4_has_rope_in_layers_with_windows_alone_if_there_are_any() {
 }
 
 #[test]
+fn glm_has_queries_keys_and_values_apart_or_together() {
+    let config = json!({ "head_dim": 16 });
+    let narrow: [(&str, &[usize]); 7] = [
+        ("q_proj.weight", &[64, 64]),
+        ("q_proj.bias", &[64]),
+        ("k_proj.weight", &[32, 64]),
+        ("k_proj.bias", &[32]),
+        ("v_proj.weight", &[32, 64]),
+        ("v_proj.bias", &[32]),
+        ("o_proj.weight", &[64, 64]),
+    ];
+    let checkpoint = Checkpoint::golden("glm", config, &narrow);
+    let mut gguf = check(&checkpoint, "chatglm");
+    for layer in 0..4 {
+        for kind in ["weight", "bias"] {
+            let mut all = Vec::new();
+            for part in ["q", "k", "v"] {
+                let hf = format!("model.layers.{layer}.self_attn.{part}_proj.{kind}");
+                all.extend_from_slice(&checkpoint.tensors[&hf].values);
+                let name = format!("blk.{layer}.attn_{part}.{kind}");
+                gguf.tensors.retain(|tensor| tensor.name != name);
+            }
+            let shape: &[usize] = if kind == "weight" { &[128, 64] } else { &[128] };
+            gguf.f32_tensor(&format!("blk.{layer}.attn_qkv.{kind}"), shape, &all);
+        }
+    }
+    let hf = checkpoint.hf().open().expect("a valid checkpoint");
+    assert_same(&open(&gguf).expect("a valid file"), &hf);
+    // Biases in blocks of 32 values begin where one does.
+    let bias = gguf
+        .tensors
+        .iter_mut()
+        .find(|t| t.name == "blk.0.attn_qkv.bias");
+    let bias = bias.expect("it is there");
+    bias.type_id = GgmlType::Q8_0.id();
+    bias.data = [vec![0x00, 0x3C], vec![0xFF; 32]].concat().repeat(4);
+    let model = open(&gguf).expect("a valid file");
+    let values = model.weights().load(TensorName::Layer(0, L::VBias));
+    assert_eq!(values.expect("it loads"), vec![bf16::NEG_ONE; 32]);
+}
+
+#[test]
 fn lfm2_with_biases_of_convolutions() {
     let mut checkpoint = Checkpoint::with_convolutions();
     checkpoint.config["conv_bias"] = json!(true);
