@@ -5,7 +5,7 @@
     python record_pre.py > pre.json
 
 The cuts are those of the models' tokenizer.json files; `default` and those of the first
-DeepSeek models and Falcon are llama.cpp's.
+DeepSeek models, Falcon, AFMoE and K-EXAONE are llama.cpp's.
 """
 
 import json
@@ -44,6 +44,16 @@ CASED = (
     "ἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-"
     "ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
 )
+# Runs of digits in groups of three from their end, in one expression (Ebb has three).
+GROUPED = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"
+UNSPACED = (
+    "[一-\u9fff㐀-\u4dbf\uf900-\ufaff\u3040-ゟ゠-ヿ･-ﾟ\u2f00-\u2fdfเ-\u0e7f\u0e80-\u0eff"
+    "\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff가-\ud7af\u1100-\u11ff]+"
+)
+EXAONE_MOE = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+)
 ASIAN = "[一-龥\u0800-一가-\ud7ff]+"
 
 
@@ -73,6 +83,8 @@ CUTS = {
         r"\p{N}+",
     ),
     "deepseek-coder": cut(r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", ASIAN, r"\p{N}"),
+    "afmoe": cut(GROUPED, UNSPACED, DEEPSEEK_V3),
+    "exaone-moe": cut(EXAONE_MOE),
     "falcon": cut(r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"),
 }
 

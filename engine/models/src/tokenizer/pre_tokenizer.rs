@@ -1,9 +1,9 @@
 //! The pre-tokenizers that GGUF files name: how a text is cut before byte-pair merges.
 //!
-//! Each is a list of regular expressions; every expression cuts the pieces that the ones before
-//! it left, and both what it matches and what lies between are pieces. The expressions are those
-//! of the models' own tokenizer.json files, except `default` and those of the first DeepSeek models
-//! and Falcon, which are llama.cpp's.
+//! Each is a list of regular expressions; every expression cuts the pieces that the ones before it
+//! left, and both what it matches and what lies between are pieces. The expressions are those of
+//! the models' own tokenizer.json files, except `default` and those of the first DeepSeek models,
+//! Falcon, AFMoE and K-EXAONE, which are llama.cpp's.
 
 use std::sync::LazyLock;
 
@@ -64,7 +64,22 @@ const DEEPSEEK_LLM_WORDS: &str = concat!(
 );
 /// East Asian scripts, as the first DeepSeek models list them.
 const ASIAN: &str = "[一-龥\u{800}-一가-\u{d7ff}]+";
+/// Scripts without spaces between words, as AFMoE's tokenizer lists them.
+const UNSPACED: &str = concat!(
+    "[\u{4e00}-\u{9fff}\u{3400}-\u{4dbf}\u{f900}-\u{faff}\u{3040}-\u{309f}\u{30a0}-\u{30ff}",
+    "\u{ff65}-\u{ff9f}\u{2f00}-\u{2fdf}\u{e40}-\u{e7f}\u{e80}-\u{eff}\u{1780}-\u{17ff}",
+    "\u{1000}-\u{109f}\u{aa60}-\u{aa7f}\u{a9e0}-\u{a9ff}\u{ac00}-\u{d7af}\u{1100}-\u{11ff}]+"
+);
+/// K-EXAONE: words that single spaces part are one piece.
+const EXAONE_MOE: &str = concat!(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+",
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+);
 const DIGIT: &str = r"\p{N}";
+const DIGITS: &str = r"\p{N}+";
+/// In a piece of digits alone those that are left over when groups of three count from its end.
+const LEADING_DIGITS: &str = r"\A\p{N}{1,2}(?=(?:\p{N}{3})+\z)";
+const THREE_DIGITS: &str = r"\p{N}{3}";
 /// Runs of newlines.
 pub(super) const LINES: &str = r"\n+";
 
@@ -126,7 +141,7 @@ static PRE_TOKENIZERS: &[PreTokenizer] = &[
     },
     PreTokenizer {
         names: &["default"],
-        expressions: &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"],
+        expressions: &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, DIGITS, r"[0-9][0-9][0-9]"],
         ..PLAIN
     },
     PreTokenizer {
@@ -211,13 +226,23 @@ static PRE_TOKENIZERS: &[PreTokenizer] = &[
             "\\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+",
             r"\s+$",
             ASIAN,
-            r"\p{N}+",
+            DIGITS,
         ],
         ..PLAIN
     },
     PreTokenizer {
         names: &["deepseek-coder"],
         expressions: &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", ASIAN, DIGIT],
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &["afmoe"],
+        expressions: &[DIGITS, LEADING_DIGITS, THREE_DIGITS, UNSPACED, DEEPSEEK_V3],
+        ..PLAIN
+    },
+    PreTokenizer {
+        names: &["exaone-moe"],
+        expressions: &[EXAONE_MOE],
         ..PLAIN
     },
     PreTokenizer {
@@ -246,7 +271,13 @@ pub(super) fn is_known(expression: &str) -> bool {
 
 /// Whether a known expression cuts around digits alone.
 pub(super) fn knows_digits_alone(expression: &str) -> bool {
-    [DIGIT, r"\p{N}+", r"\p{N}{1,3}", "[0-9][0-9][0-9]"].contains(&expression)
+    let groups = [
+        r"\p{N}{1,3}",
+        "[0-9][0-9][0-9]",
+        LEADING_DIGITS,
+        THREE_DIGITS,
+    ];
+    [DIGIT, DIGITS].contains(&expression) || groups.contains(&expression)
 }
 
 /// All of them.
