@@ -19,9 +19,14 @@ preemption. A file that asks for anything that a device does not compute is refu
 
 GGUF files of an architecture that several families have do not tell them apart. Those of `llama` do
 not say which layers have windows, so that Mistral and Ministral see everything in them. Of
-Ministral 3 (`mistral3`) only the context is served behind which its queries grow. Files of gpt-oss,
-Mixtral, Mistral, OLMo 3, Phi-MoE and of models with recurrent layers are compared with the Hugging
-Face form of the same model, tensor by tensor (`engine/models/tests/model/converted`).
+Ministral 3 (`mistral3`) only the context is served behind which its queries grow. Those of
+`granite_swa` have one RoPE base. Those of `lfm2moe`, `olmoe` and `afmoe` do not say how routing
+weights or embeddings are scaled: they are, as in the models which were published.
+
+Files of models with recurrent layers or experts, but for Qwen2-MoE and Qwen3-MoE, and of EXAONE 4,
+Gemma 4, GLM, Mistral, OLMo 3 and Granite with windows are compared with the Hugging Face form of
+the same model, tensor by tensor (`engine/models/tests/model/converted`). Gemma 4 with experts and
+Cohere 2 with shared ones are refused.
 
 | Family | Hugging Face class | GGUF | Golden models | Devices |
 |---|---|---|---|---|
