@@ -6,7 +6,7 @@ use ebb_kernels::model::{LayerTensor, QkNorm, RouterScores, Routing, TensorName}
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::experts::put_experts;
 use crate::model::gguf::config::PREDICTING;
-use crate::model::gguf::experts::{EXPERT_WIDTH, GATING, SHARED_WIDTH};
+use crate::model::gguf::experts::{DENSE_LAYERS, EXPERT_WIDTH, GATING, SHARED_COUNT, SHARED_WIDTH};
 use crate::model::hf::config::HfDefaults;
 
 pub(super) static FAMILY: Family = Family {
@@ -62,12 +62,14 @@ pub(super) static FAMILY: Family = Family {
             "expert_count",
             "expert_used_count",
             EXPERT_WIDTH,
+            SHARED_COUNT,
             SHARED_WIDTH,
             GATING,
             "expert_weights_norm",
             "expert_weights_scale",
             "expert_group_count",
             "expert_group_used_count",
+            DENSE_LAYERS,
             PREDICTING,
         ],
         spec: |config| {
@@ -75,7 +77,7 @@ pub(super) static FAMILY: Family = Family {
             config.leave_out_predicting(&mut model)?;
             model.qk_norm = QkNorm::PerHead;
             let mut spec = model.spec();
-            // Files do not say which layers are dense, but for their tensors.
+            // Not all files say which layers are dense, but for their tensors.
             let layers = 0..spec.layers.len();
             let router = |layer| format!("blk.{layer}.ffn_gate_inp.weight");
             let sparse: Vec<_> = layers
@@ -83,6 +85,7 @@ pub(super) static FAMILY: Family = Family {
                 .collect();
             let first = sparse.iter().position(|has_experts| *has_experts);
             let first = first.unwrap_or(0);
+            config.refuse_other(DENSE_LAYERS, first)?;
             let mut experts = config.experts(first, config.sigmoid_routing(first)?)?;
             experts.shared = config.shared_experts(1, experts.intermediate)?;
             put_experts(&mut spec, &experts, |layer| sparse[layer]);
@@ -90,7 +93,9 @@ pub(super) static FAMILY: Family = Family {
         },
         tensor: |name| match name {
             TensorName::Layer(layer, LayerTensor::RouterCorrection) => {
-                StoredTensor::own(name, format!("blk.{layer}.exp_probs_b"))
+                // Some converters take the parameter for no bias.
+                let bare = StoredTensor::own(name, format!("blk.{layer}.exp_probs_b"));
+                llama_gguf(name).or(Some(bare))
             }
             _ => llama_gguf(name),
         },

@@ -68,7 +68,9 @@ impl GgufConfig<'_> {
     /// Whether the router of a layer has a correction for the choice.
     pub(crate) fn has_correction(&self, layer: usize) -> bool {
         let correction = TensorName::Layer(layer, LayerTensor::RouterCorrection);
-        self.has_tensor(&(self.names.tensor)(correction).name)
+        let stored = (self.names.tensor)(correction);
+        let mut places = std::iter::successors(Some(&stored), |place| place.other.as_deref());
+        places.any(|place| self.has_tensor(&place.name))
     }
 
     /// Experts that every token goes through, `by_default` of them unless the file says otherwise:

@@ -131,6 +131,20 @@ fn hy_v3_has_experts_where_there_are_routers() {
         .u32("hy_v3.nextn_predict_layers", 1)
         .f32_tensor("blk.4.nextn.enorm.weight", &[64], &[1.0; 64]);
     assert_same(&open(&gguf).expect("a valid file"), &hf);
+    // Some converters write more, and call the correction a bias.
+    gguf.u32("hy_v3.expert_shared_count", 1)
+        .u32("hy_v3.leading_dense_block_count", 1);
+    for tensor in &mut gguf.tensors {
+        if tensor.name.ends_with(".exp_probs_b") {
+            tensor.name += ".bias";
+        }
+    }
+    assert_same(&open(&gguf).expect("a valid file"), &hf);
+    gguf.u32("hy_v3.leading_dense_block_count", 2);
+    assert_eq!(
+        refusal(&gguf),
+        "`hy_v3.leading_dense_block_count` is 2, which is not supported; supported: 1"
+    );
 }
 
 #[test]
