@@ -15,7 +15,7 @@ use super::driver::{Device, DeviceBuffer, Kernel, Stream, TensorMap};
 use super::error::CudaError;
 use super::ops::{HEAD_DIM_MAX, HeadParams, HeadSpec};
 use super::params::{DevicePtr, KernelParams};
-use super::plan::{SplitRule, UnitColumns, Windows};
+use super::plan::{SplitRule, Spread, UnitColumns, Windows};
 use super::prefill::{Prefill, PrefillVariant};
 use super::step::{PageTable, StepBuffers};
 use crate::kv::{KvGeometry, KvLayout};
@@ -207,7 +207,7 @@ pub(super) struct DecodeWork {
     pub(super) seqs: usize,
     /// Whether one may be cut into several units.
     pub(super) cut: bool,
-    /// Whether those are all under way at once ([`Attention::at_once`]).
+    /// Whether those are all under way at once ([`Attention::spread`]).
     pub(super) at_once: bool,
     /// Whether they may read shrunk blocks.
     pub(super) mixed: bool,
@@ -385,11 +385,17 @@ impl Attention {
         self.mixed.as_ref().map(Mixed::knows_polar)
     }
 
-    /// Units of a range of tokens that are all under way at once, in the kernel for few.
-    pub(super) fn at_once(&self) -> usize {
-        match self.deep {
-            Some(_) => self.multiprocessors / self.unit_heads(),
-            None => 0,
+    /// How sequences of steps of few are best cut: into units that are all under way at once, in
+    /// the kernel for few if there is one.
+    pub(super) fn spread(&self) -> Spread {
+        let ctas = match (&self.deep, self.decode.variant.way) {
+            (Some(_), _) => self.multiprocessors,
+            (None, DecodeWay::Ring { .. }) => self.decode.launches.of(true).grid as usize,
+            (None, DecodeWay::Bulk) => 0,
+        };
+        Spread {
+            units: ctas / self.unit_heads(),
+            blocks: self.decode.variant.blocks_in_ring(),
         }
     }
 
@@ -409,7 +415,7 @@ impl Attention {
         work: DecodeWork,
         scores: &ScoreSpec,
     ) -> DecodeWork {
-        step.work_of(self.windows.plan(scores.window), work, self.at_once())
+        step.work_of(self.windows.plan(scores.window), work, self.spread().units)
     }
 
     /// Whether decode attention takes a layer's heads as their projection left them, in steps of

@@ -162,7 +162,7 @@ impl CudaBackend {
         let decode = DecodeWork {
             seqs,
             cut,
-            at_once: cut && !mixed && decoded.units.len() <= self.forward.attention.at_once(),
+            at_once: cut && !mixed && decoded.units.len() <= self.forward.attention.spread().units,
             mixed,
         };
         if bucket.is_some() {

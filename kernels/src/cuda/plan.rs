@@ -72,9 +72,24 @@ impl UnitColumns {
     }
 }
 
-/// Fewest blocks of a unit that is cut so that all are under way at once: what the ring of a CTA
-/// holds.
-const SPREAD_BLOCKS: usize = 3;
+/// How finely a sequence may be cut so that all units of a step are under way at once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Spread {
+    /// Units; 0 or 1 where a row's results must not depend on how many sequences there are.
+    pub(super) units: usize,
+    /// Fewest blocks of a unit.
+    pub(super) blocks: usize,
+}
+
+impl Spread {
+    /// Of each of `seqs` sequences.
+    pub(super) fn among(self, seqs: usize) -> Self {
+        Self {
+            units: self.units / seqs.max(1),
+            ..self
+        }
+    }
+}
 
 /// Of so many blocks one goes into small units.
 const SMALL_SHARE: usize = 8;
@@ -107,11 +122,11 @@ impl SplitRule {
         )
     }
 
-    /// The same, where up to `spread` units may be cut so that all are under way at once: if that
-    /// is more units, of equal size.
-    pub(super) fn cut_to_spread(&self, blocks: usize, spread: usize) -> (usize, usize, usize) {
+    /// The same, where a sequence may be spread: if that is more units, of equal size.
+    pub(super) fn cut_to_spread(&self, blocks: usize, spread: Spread) -> (usize, usize, usize) {
         let (large, small, large_blocks) = self.cut(blocks);
-        let even = spread.min(self.units).min(blocks / SPREAD_BLOCKS);
+        let finest = blocks / spread.blocks.max(1);
+        let even = spread.units.min(self.units).min(finest);
         match even > large + small {
             true => (even, 0, blocks),
             false => (large, small, large_blocks),
@@ -278,9 +293,7 @@ pub(super) struct DecodePlan {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct DecodeRule {
     pub(super) rule: SplitRule,
-    /// Units that a sequence may be cut into so that all of the step are under way at once; 0 or 1
-    /// where a row's results must not depend on how many sequences there are.
-    pub(super) spread: usize,
+    pub(super) spread: Spread,
     /// If the kernel over shrunk blocks decodes.
     pub(super) columns: Option<UnitColumns>,
 }
@@ -296,7 +309,7 @@ pub(super) struct AttentionPlan {
     pub(super) turns: Vec<Range<usize>>,
     pub(super) rule: DecodeRule,
     /// The spread of plans but the first: of so many sequences as kernels may be recorded for.
-    pub(super) others_spread: usize,
+    pub(super) others_spread: Spread,
     /// (token, head) rows of a tile.
     pub(super) tile_rows: usize,
     /// Blocks of a row of the block table.
@@ -316,7 +329,7 @@ impl AttentionPlan {
             tiles: Vec::new(),
             turns: Vec::new(),
             rule: DecodeRule::default(),
-            others_spread: 0,
+            others_spread: Spread::default(),
             tile_rows,
             row_blocks,
         }
@@ -578,8 +591,14 @@ mod tests {
     #[test]
     fn no_fewer_blocks_are_cut_where_the_most_are_not() {
         let rules = [SplitRule::default(), SplitRule::MIXED];
-        for (rule, spread) in rules.into_iter().flat_map(|r| [0, 3, 16].map(|s| (r, s))) {
-            let is_cut = |blocks, spread| {
+        let spreads = [0, 3, 16].into_iter().flat_map(|s| [(s, 1), (s, 3)]);
+        let cases = spreads.flat_map(|spread| rules.map(|rule| (rule, spread)));
+        for (rule, (spread, least)) in cases {
+            let is_cut = |blocks, units| {
+                let spread = Spread {
+                    units,
+                    blocks: least,
+                };
                 let (large, small, _) = rule.cut_to_spread(blocks, spread);
                 large + small > 1
             };

@@ -20,7 +20,7 @@ use super::driver::{Device, DeviceBuffer, Stream};
 use super::error::CudaError;
 use super::ops::{Fill, HeadSpec};
 use super::params::GemmShape;
-use super::plan::SplitRule;
+use super::plan::{SplitRule, Spread};
 use super::prefill::PrefillVariant;
 use super::products::{Ends, Products, Way};
 use super::step::{StepBuffers, StepCapacity};
@@ -246,13 +246,14 @@ impl AttentionProbe {
     /// Cuts sequences as if `units` units of a KV head could be under way at once, and takes the
     /// kernel for few units if they are cut; the step must be loaded again.
     pub fn spread(&mut self, units: usize) {
-        self.step.spread = units;
+        let spread = self.attention.spread();
+        self.step.spread = Spread { units, ..spread };
     }
 
     /// Cuts sequences, and chooses kernels, as a backend does that need not be batch-invariant; the
     /// step must be loaded again.
     pub fn as_served(&mut self) {
-        self.step.spread = self.attention.at_once();
+        self.step.spread = self.attention.spread();
         self.is_served = true;
     }
 
@@ -642,8 +643,8 @@ fn decode_work(step: &StepBuffers, mixed: bool, is_served: bool) -> DecodeWork {
         // Else also more than that; only then would it be slow.
         at_once: cut
             && !mixed
-            && step.spread > 0
-            && (!is_served || plan.units.len() <= step.spread),
+            && step.spread.units > 0
+            && (!is_served || plan.units.len() <= step.spread.units),
         mixed,
     }
 }

@@ -13,7 +13,7 @@ use super::driver::{Device, DeviceBuffer, Pinned, Stream};
 use super::error::CudaError;
 use super::params::DevicePtr;
 use super::plan::{
-    AttentionPlan, DecodeRule, DecodeUnit, InScratch, SplitRule, UnitColumns, Windows,
+    AttentionPlan, DecodeRule, DecodeUnit, InScratch, SplitRule, Spread, UnitColumns, Windows,
     prefill_tiles_max,
 };
 use super::recurrence::{RecurrencePlan, RecurrenceStep, chunked_seqs_max, chunks_max};
@@ -154,8 +154,8 @@ pub struct StepBuffers {
     windows: Windows,
     /// The plan's, of steps that read no shrunk blocks.
     pub(super) rule: SplitRule,
-    /// Units of one KV head that a step has under way at once, or 0: [`DecodeRule::spread`].
-    pub(super) spread: usize,
+    /// Units of one KV head that a step has under way at once.
+    pub(super) spread: Spread,
     /// The plan's, of those that may.
     pub(super) mixed_rule: SplitRule,
     /// Rows of the loaded step.
@@ -194,7 +194,7 @@ impl StepBuffers {
             recurrence: RecurrencePlan::default(),
             windows,
             rule,
-            spread: 0,
+            spread: Spread::default(),
             mixed_rule: SplitRule::MIXED,
             rows: 0,
             asked: Vec::new(),
@@ -297,8 +297,8 @@ impl StepBuffers {
         DecodeRule {
             rule: if mixed { self.mixed_rule } else { self.rule },
             spread: match mixed {
-                true => 0,
-                false => self.spread / seqs.max(1),
+                true => Spread::default(),
+                false => self.spread.among(seqs),
             },
             columns: mixed.then_some(self.columns),
         }

@@ -3,7 +3,7 @@
 use super::super::driver::Device;
 use super::super::error::CudaError;
 use super::{UNIT_HEADS, tile_row_bytes};
-use crate::SUB_BLOCK_TOKENS;
+use crate::{BLOCK_TOKENS, SUB_BLOCK_TOKENS};
 
 /// How a decode kernel brings the cache into shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +81,16 @@ impl DecodeVariant {
         match self.way {
             DecodeWay::Ring { warps } => warps as u32 * 32,
             DecodeWay::Bulk => (self.head_dim as u32 / 16 + 1 + u32::from(self.finishes())) * 32,
+        }
+    }
+
+    /// Blocks that the ring of a CTA holds, or is worth filling with.
+    pub(super) fn blocks_in_ring(&self) -> usize {
+        match self.way {
+            DecodeWay::Ring { warps } => {
+                (warps * self.stages * SUB_BLOCK_TOKENS).div_ceil(BLOCK_TOKENS)
+            }
+            DecodeWay::Bulk => 3,
         }
     }
 

@@ -200,7 +200,7 @@ impl CudaBackend {
             &attention,
         )?;
         if !config.batch_invariant {
-            step.spread = attention.at_once();
+            step.spread = attention.spread();
         }
         if let Some(codecs) = &codecs {
             codecs.place_scratch(&mut step.tables);
@@ -256,7 +256,7 @@ impl CudaBackend {
                     at_once,
                     mixed,
                 };
-                let can = !at_once || bucket <= this.forward.step.spread;
+                let can = !at_once || bucket <= this.forward.step.spread.units;
                 if can && (!mixed || this.reads_shrunk()) {
                     this.record(work)?;
                 }
