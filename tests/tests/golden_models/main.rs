@@ -14,6 +14,7 @@ use std::path::Path;
 
 use ebb_block_manager::BlockManager;
 use ebb_kernels::bf16;
+use ebb_kernels::model::Feature;
 use ebb_lab::eval::{Rows, Sequence};
 use ebb_models::model::{FAMILIES, LoadedModel, ModelFiles};
 use ebb_serving::device::{BackendOptions, Device, StepSizes};
@@ -124,7 +125,8 @@ fn best(logits: &[f32]) -> u32 {
 /// The longest of the golden prompts, with its answer.
 const CONTEXT: usize = 320;
 
-fn sequence(device: &Device, model: &LoadedModel) -> Sequence {
+/// `None` if a GPU is asked for a model that it does not compute, which it then refuses by name.
+fn sequence(device: &Device, model: &LoadedModel) -> Option<Sequence> {
     let pool = ebb_serving::pool(model, 64 << 20, false).expect("a pool");
     let steps = StepSizes {
         rows: CONTEXT,
@@ -140,8 +142,19 @@ fn sequence(device: &Device, model: &LoadedModel) -> Sequence {
         steps,
         ..BackendOptions::cpu(2)
     };
-    let backend = options.start(model, pool.frames).expect("it loads");
-    Sequence::new(backend, BlockManager::new(pool).expect("blocks"))
+    let started = options.start(model, pool.frames);
+    if matches!(device, Device::Cuda(_))
+        && model.spec.refuse_beyond("a GPU", &Feature::ON_GPU).is_err()
+    {
+        let refused = started.err().expect("a refusal").to_string();
+        assert!(refused.contains("does not compute"), "{refused}");
+        return None;
+    }
+    let backend = started.expect("it loads");
+    Some(Sequence::new(
+        backend,
+        BlockManager::new(pool).expect("blocks"),
+    ))
 }
 
 /// Models whose answers a cache of bf16 alone moves beyond the bound. Granite-MoE's attention is
@@ -223,7 +236,10 @@ fn check(name: &str) {
         if has_experts(&golden) && tokens.len() < 50 && matches!(device, Device::Cpu) {
             check_definition(&model, prompt);
         }
-        let mut sequence = sequence(&device, &model);
+        let Some(mut sequence) = sequence(&device, &model) else {
+            println!("{name}: refused by the GPU");
+            return;
+        };
         let logits = sequence.feed(&tokens, Rows::All).expect("it runs").to_vec();
         let reference = wanted(prompt);
         let wanted = reference["logprobs"].as_array().expect("log-probabilities");
