@@ -371,7 +371,8 @@ type Change = fn(&mut ModelSpec);
 
 /// What families have beyond plain layers: name, head_dim, changes.
 const FAMILIES: [(&str, usize, Change); 7] = [
-    // Of its four layers three at a time, which the limit is for.
+    // Of its four layers three at a time, which the limit is for, and the roundings of inputs of
+    // layers in one of the two.
     ("Gemma 4, narrow heads shared", 64, |spec| {
         gemma4(spec);
         spec.layers.truncate(3);
@@ -379,6 +380,7 @@ const FAMILIES: [(&str, usize, Change); 7] = [
     ("Gemma 4, wide heads shared", 64, |spec| {
         gemma4(spec);
         spec.layers.remove(2);
+        spec.per_layer_inputs = None;
     }),
     // More taps than LFM2 has: they average what rounding does to products of three.
     ("LFM2", 64, |spec| {
