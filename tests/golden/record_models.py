@@ -1,10 +1,14 @@
 """Records a tiny model of tests/golden/models with transformers: models/README.md says what it has.
 
-usage: record_models.py [--norms-around C] [--seed N] [--out FILE] MODEL_TYPE [FIELD=JSON ...]
+usage: record_models.py [--norms-around C] [--seed N] [--out FILE] [--transposed PART]
+                        MODEL_TYPE [FIELD=JSON ...]
+       record_models.py --inside OUTER_TYPE --vision JSON MODEL_TYPE [FIELD=JSON ...]
        record_models.py --again FILE.json [--out FILE]
 
 The first writes models/MODEL_TYPE.json, of a configuration with small sizes and the fields named.
-The second records the configuration of a file anew, and says how far the two are apart.
+The second does for the text part of a model that also reads images, whose configuration of those is
+given too. Tensors with PART in their name are stored transposed, where transformers reads either.
+The third records the configuration of a file anew, and says how far the two are apart.
 (pip install torch transformers==5.17.0)
 """
 
@@ -64,7 +68,7 @@ def weights(name, shape, seed, norms_around, embeddings):
     u = bits.astype(np.float64) / 2**23 - 1
     if len(shape) == 1 and "norm" in name and name.endswith("weight"):
         values = u * 0.1 + (1 if "linear_attn" in name else norms_around)
-    elif len(shape) == 1:
+    elif len(shape) <= 1:
         values = u * 0.3
     elif "embed" in name:
         values = u * np.sqrt(3.0) * embeddings
@@ -115,13 +119,20 @@ def prompt(model, ids):
     }
 
 
-def record(architecture, config, seed, norms_around):
+def record(architecture, config, seed, norms_around, tensors=None, transposed=None):
+    """Of the tensors given, or else those that transformers writes."""
     with tempfile.TemporaryDirectory() as directory:
         directory = pathlib.Path(directory)
+        is_part = hasattr(config, "text_config")
         model_class = transformers.AutoModelForCausalLM
+        if is_part:
+            model_class = transformers.AutoModelForImageTextToText
         model = model_class.from_config(config, dtype=torch.bfloat16)
         model.save_pretrained(directory)
-        tensors = shapes(directory)
+        tensors = tensors or shapes(directory)
+        for name, shape in tensors.items():
+            if transposed and transposed in name:
+                tensors[name] = shape[:-2] + [shape[-1], shape[-2]]
         embeddings = 0.1 if architecture.startswith("gemma") else 1.0
         made = {
             name: weights(name, shape, seed, norms_around, embeddings)
@@ -169,6 +180,9 @@ def compare(before, after):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--again", type=pathlib.Path)
+    parser.add_argument("--transposed")
+    parser.add_argument("--inside")
+    parser.add_argument("--vision", type=json.loads)
     parser.add_argument("--norms-around", type=int, default=1)
     parser.add_argument("--seed", type=int, default=4)
     parser.add_argument("--out", type=pathlib.Path)
@@ -181,14 +195,24 @@ def main():
         fields = dict(before["config"])
         config = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
         around = before["norm_weights_around"]
-        golden = record(before["architecture"], config, before["seed"], around)
+        shapes_before = before["tensors"]
+        golden = record(before["architecture"], config, before["seed"], around, shapes_before)
         compare(before, golden)
     else:
         assert args.model_type, "name a model type"
         pairs = [field.split("=", 1) for field in args.fields]
         fields = SIZES | {name: json.loads(value) for name, value in pairs}
-        config = transformers.AutoConfig.for_model(args.model_type, **fields)
-        golden = record(args.model_type, config, args.seed, args.norms_around)
+        model_type = args.model_type
+        if args.inside:
+            fields = {
+                "text_config": fields | {"model_type": model_type},
+                "vision_config": args.vision,
+                "tie_word_embeddings": fields["tie_word_embeddings"],
+            }
+            model_type = args.inside
+        config = transformers.AutoConfig.for_model(model_type, **fields)
+        around = args.norms_around
+        golden = record(args.model_type, config, args.seed, around, None, args.transposed)
         args.out = args.out or MODELS / f"{args.model_type}.json"
     if args.out:
         args.out.write_text(json.dumps(golden, separators=(",", ":")))

@@ -10,7 +10,8 @@ use ebb_serving::sampling::SamplingOptions;
 use serde_json::{Value, json};
 
 use super::{
-    CONTEXT, bound, device, golden, has_experts, ids, is_beyond_bf16, margin, wanted, write,
+    CONTEXT, bound, device, golden, has_experts, ids, is_beyond_bf16, margin, text_config, wanted,
+    write,
 };
 
 /// Tokens of an answer: more than the reference has, so that sequences outgrow what admission sees
@@ -112,7 +113,9 @@ pub(crate) fn check(name: &str, mode: Mode) {
     let golden = golden(name);
     let dir = tempfile::tempdir().expect("a directory");
     write(&golden, dir.path());
-    let vocab = golden["config"]["vocab_size"].as_u64().expect("a number");
+    let vocab = text_config(&golden)["vocab_size"]
+        .as_u64()
+        .expect("a number");
     std::fs::write(
         dir.path().join("tokenizer.json"),
         tokenizer(vocab).to_string(),

@@ -37,7 +37,7 @@ fn biases(spec: &mut ModelSpec) {
 #[test]
 fn architectures_of_dense_families_have_their_weights_in_order() {
     type Change = fn(&mut ModelSpec);
-    let families: [(&str, &str, bool, Change); 7] = [
+    let families: [(&str, &str, bool, Change); 8] = [
         ("ernie4_5", "ernie4_5", true, |_| {}),
         ("arcee", "arcee", false, |spec| {
             plain_mlps(spec, Activation::Relu2, false);
@@ -68,6 +68,7 @@ fn architectures_of_dense_families_have_their_weights_in_order() {
                 layer.attention_mut().qk_norm = QkNorm::PerHeadBehindRope;
             }
         }),
+        ("qwen3_vl_text", "qwen3vl", true, |_| {}),
         ("gemma", "gemma", true, |spec| {
             spec.norms.from_one = true;
             // The root of 32 in bf16, as in transformers.

@@ -82,7 +82,7 @@ fn text_types_of_their_own_are_the_family_whose_layers_they_have() {
             "qwen2",
             &["qwen2_vl_text", "qwen2_5_vl_text", "qwen2_vl"][..],
         ),
-        ("qwen3", &["qwen3_vl_text"]),
+        ("qwen3_vl_text", &["qwen3_vl_text"]),
     ] {
         let family = tiny::family(name);
         let spec = tiny::spec(family, true);

@@ -20,7 +20,7 @@ pub(crate) fn spec(family: &Family, tied_embeddings: bool) -> ModelSpec {
         norm_eps: 1e-5,
         rope: Rope::new(Vec::new(), 1.0),
         qkv_bias: family.name == "qwen2",
-        qk_norm: if family.name == "qwen3" {
+        qk_norm: if ["qwen3", "qwen3_vl_text"].contains(&family.name) {
             QkNorm::PerHead
         } else {
             QkNorm::None

@@ -83,6 +83,7 @@ families!(
     qwen3_5_text,
     qwen3_moe,
     qwen3_next,
+    qwen3_vl_text,
     seed_oss,
     smollm3,
     solar_open,

@@ -8,26 +8,15 @@ use crate::model::hf::config::HfDefaults;
 pub(super) static FAMILY: Family = Family {
     name: "qwen3",
     hf_class: "Qwen3ForCausalLM",
-    hf_text: &[
-        TextType {
-            model_types: &["qwen3"],
-            sizes: r#"{
+    hf_text: &[TextType {
+        model_types: &["qwen3"],
+        sizes: r#"{
                 "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
                 "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 151936,
                 "max_position_embeddings": 32768
             }"#,
-            constants: r#"{"head_dim": 128, "sliding_window": 4096}"#,
-        },
-        TextType {
-            model_types: &["qwen3_vl_text"],
-            sizes: r#"{
-                "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
-                "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 151936,
-                "max_position_embeddings": 128000
-            }"#,
-            constants: r#"{"head_dim": 128, "rope_theta": 500000.0}"#,
-        },
-    ],
+        constants: r#"{"head_dim": 128, "sliding_window": 4096}"#,
+    }],
     hf_spec: |config| {
         let mut model = config.uniform(&HfDefaults::default())?;
         model.qk_norm = QkNorm::PerHead;
