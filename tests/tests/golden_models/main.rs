@@ -340,12 +340,13 @@ golden_models!(
     granite, granite_swa, granitemoe, granitemoe_swa, granitemoeshared, helium, hunyuan_v1_dense,
     hy_v3, lfm2, lfm2_moe, llama, mellum, minimax_m2, ministral, ministral3, mistral, mixtral,
     nemotron, olmo, olmo2, olmo3, olmoe, phi, phi3, phimoe, qwen2, qwen2_moe, qwen3,
-    qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, qwen3_vl_text, seed_oss, smollm3,
-    solar_open, stablelm, starcoder2, vaultgemma;
+    qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, qwen3_vl_moe_text, qwen3_vl_text,
+    seed_oss, smollm3, solar_open, stablelm, starcoder2, vaultgemma;
     heads_of_96_channels of "llama__d96";
     heads_of_256_channels of "gemma3_text__d256";
     layers_that_share_keys_and_values of "gemma4_text__shared";
     gated_heads_of_256_channels of "qwen3_5_text__d256";
     phi3_with_long_rope of "phi3__longrope";
-    convolutions_between_attention of "lfm2__conv"
+    convolutions_between_attention of "lfm2__conv";
+    experts_that_lie_by_rows of "qwen3_vl_moe_text__rows"
 );

@@ -17,7 +17,7 @@ use ebb_kernels::model::{Mlp, ModelSpec, PlainMlp, TensorName};
 use super::error::Refusal;
 use super::gguf::config::GgufConfig;
 use super::hf::config::HfConfig;
-pub(crate) use names::{Run, StoredTensor, llama_gguf, llama_hf};
+pub(crate) use names::{Columns, Run, StoredTensor, llama_gguf, llama_hf};
 pub(crate) use row_order::RowOrder;
 
 /// Declares the modules and the list of all families.
@@ -83,6 +83,7 @@ families!(
     qwen3_5_text,
     qwen3_moe,
     qwen3_next,
+    qwen3_vl_moe_text,
     qwen3_vl_text,
     seed_oss,
     smollm3,

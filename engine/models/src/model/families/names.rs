@@ -48,6 +48,8 @@ enum Layout {
     ByExpert,
     /// For each expert, rows of the parts in turn. Plain matrices are transposed.
     InTurn,
+    /// For each expert a transposed matrix: its columns of one part behind those of the other.
+    Columns,
     /// A vector that is one of two rows: rounded to bf16, and what that leaves.
     InHalves,
     /// For each group of heads, its rows of one part behind those of the other: for each query
@@ -57,6 +59,17 @@ enum Layout {
     Taps,
     /// Not at all: every value is 1.
     Ones,
+}
+
+/// Where outputs of a tensor lie that are columns of what is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Columns {
+    /// The first of them.
+    pub(crate) first: usize,
+    /// From each to the next.
+    pub(crate) step: usize,
+    /// How many columns the stored matrices have.
+    pub(crate) all: usize,
 }
 
 /// Rows of a stored tensor that are neighbours in one of the model.
@@ -168,6 +181,12 @@ impl StoredTensor {
         Self::together(tensor, name, parts, Layout::InTurn)
     }
 
+    /// In `name`, which holds for each expert a transposed matrix, `[inputs, outputs]`: its outputs
+    /// belong to `parts` of the same layer, one behind the other.
+    pub(crate) fn by_columns(tensor: TensorName, name: String, parts: &[LayerTensor]) -> Self {
+        Self::together(tensor, name, parts, Layout::Columns)
+    }
+
     fn together(tensor: TensorName, name: String, parts: &[LayerTensor], layout: Layout) -> Self {
         let TensorName::Layer(layer, _) = tensor else {
             unreachable!("only tensors of layers are stored together");
@@ -274,7 +293,7 @@ impl StoredTensor {
                 shape.remove(0);
             }
             (Layout::ByExpert, _) | (Layout::InTurn, 2) => shape[1] = outputs(1),
-            (Layout::InTurn, _) => {
+            (Layout::InTurn | Layout::Columns, _) => {
                 shape[1] = outputs(1);
                 shape.swap(1, 2);
             }
@@ -285,6 +304,9 @@ impl StoredTensor {
     /// Matrices of this tensor's, the rows and the columns of all that are stored under a name if
     /// they lie by rows: as quantised ones do.
     pub(crate) fn stacked(&self, spec: &ModelSpec) -> Option<[usize; 3]> {
+        if self.layout == Layout::Columns {
+            return None;
+        }
         let mut shape = self.shape(spec);
         if self.layout == Layout::InTurn && shape.len() == 3 {
             shape.swap(1, 2);
@@ -320,6 +342,7 @@ impl StoredTensor {
         let order = self.order(spec);
         match self.layout {
             Layout::Ones => Vec::new(),
+            Layout::Columns => unreachable!("no rows of what is stored"),
             Layout::Rows if order.is_some() => {
                 let before = self.first_row(spec);
                 let rows = (first..first + count).filter_map(|row| Some(order?.stored(row)));
@@ -374,11 +397,23 @@ impl StoredTensor {
         self.layout == Layout::InHalves
     }
 
-    /// Of a tensor whose outputs are columns of what is stored unless that is quantised: which of
-    /// the parts it is, and how many there are.
-    pub(crate) fn columns(&self) -> Option<[usize; 2]> {
-        let part = self.parts.iter().take_while(|p| **p != self.tensor).count();
-        (self.layout == Layout::InTurn).then_some([part, self.parts.len()])
+    /// Of a tensor whose outputs are columns of what is stored unless that is quantised: where they
+    /// lie.
+    pub(crate) fn columns(&self, spec: &ModelSpec) -> Option<Columns> {
+        let all = || self.parts.iter().map(|part| part.shape(spec)[1]).sum();
+        match self.layout {
+            Layout::InTurn => Some(Columns {
+                first: self.parts.iter().take_while(|p| **p != self.tensor).count(),
+                step: self.parts.len(),
+                all: all(),
+            }),
+            Layout::Columns => Some(Columns {
+                first: self.before(spec, 1),
+                step: 1,
+                all: all(),
+            }),
+            _ => None,
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use super::quantised::{
 use super::shards::{self, Shards};
 use super::tensor_prefix::TensorPrefix;
 use crate::model::error::{ModelError, Refusal};
-use crate::model::families::{Family, Run, StoredTensor};
+use crate::model::families::{Columns, Family, Run, StoredTensor};
 use crate::model::gguf::{GgmlType, dequantize};
 use crate::model::tensors::{
     TensorTable, TensorsInOne, check_packed, check_tensors, fill_halves, fill_rows, row_width,
@@ -224,15 +224,27 @@ impl HfWeights {
     }
 
     /// Where a tensor lies. Some tied checkpoints store the embedding as the output projection
-    /// only; some checkpoints store all experts of a layer as one tensor.
+    /// only; some checkpoints store all experts of a layer as one tensor, and older ones may have
+    /// it in another order.
     fn place(&self, name: TensorName) -> StoredTensor {
         let mut stored = stored_as(self.family, &self.spec, name);
         stored.name = self.prefix.name(&stored.name);
-        if let Some(all) = stored.of_all_experts()
-            && !is_stored(&self.shards, &stored.name_of(0))
-            && is_stored(&self.shards, &all.name)
-        {
-            stored = all;
+        let before = stored.before.take().map(|mut before| {
+            before.name = self.prefix.name(&before.name);
+            *before
+        });
+        if !is_stored(&self.shards, &stored.name_of(0)) {
+            let others = [before, stored.of_all_experts()].into_iter().flatten();
+            let others = others.filter(|other| is_stored(&self.shards, &other.name));
+            let others: Vec<_> = others.collect();
+            // One name may stand for either order.
+            let fits = |other: &&StoredTensor| {
+                let found = self.shards.get(&other.name);
+                found.is_some_and(|found| found.shape == other.shape(&self.spec))
+            };
+            if let Some(other) = others.iter().find(fits).or(others.last()) {
+                stored = other.clone();
+            }
         }
         let tied = name == TensorName::Embedding && self.spec.tied_embeddings;
         if tied && !is_stored(&self.shards, &stored.name) {
@@ -366,7 +378,7 @@ impl WeightSource for HfWeights {
         }
         let shape = name.shape(&self.spec);
         let width = row_width(&shape);
-        if let Some(columns) = place.columns()
+        if let Some(columns) = place.columns(&self.spec)
             && !self.quantised.contains_key(&place.name)
         {
             let matrices = match shape[..] {
@@ -512,13 +524,13 @@ impl HfWeights {
         })
     }
 
-    /// Reads rows of `[experts, outputs, inputs]` that are columns of what is stored,
-    /// `[experts, inputs, outputs · parts]`, in which those of the parts take turns.
+    /// Reads rows of `[experts, outputs, inputs]` that are `columns` of what is stored,
+    /// `[experts, inputs, columns]`.
     fn read_columns(
         &self,
         tensor: &str,
         [_, outputs, inputs]: [usize; 3],
-        [part, parts]: [usize; 2],
+        columns: Columns,
         first: usize,
         out: &mut [bf16],
     ) -> Result<(), ModelError> {
@@ -526,7 +538,6 @@ impl HfWeights {
         let path = self.shards.path(stored);
         let kind = kind(tensor, stored).map_err(|refusal| refusal.at(path))?;
         let (data, bytes) = (self.shards.data(stored), kind.block_bytes());
-        let line_values = outputs * parts;
         let mut line = Vec::new();
         let read = fill_rows(tensor, inputs, out, |row, values| {
             let (mut row, mut rest) = (first + row, values);
@@ -535,12 +546,13 @@ impl HfWeights {
                 let count = (outputs - output).min(rest.len() / inputs);
                 let values;
                 (values, rest) = rest.split_at_mut(count * inputs);
-                line.resize(count * parts, bf16::ZERO);
+                line.resize((count - 1) * columns.step + 1, bf16::ZERO);
+                let column = columns.first + output * columns.step;
                 for input in 0..inputs {
-                    let from = (expert * inputs + input) * line_values + output * parts;
+                    let from = (expert * inputs + input) * columns.all + column;
                     dequantize(kind, &data[from * bytes..][..line.len() * bytes], &mut line);
-                    let column = line.iter().skip(part).step_by(parts);
-                    for (values, value) in values.chunks_exact_mut(inputs).zip(column) {
+                    let found = line.iter().step_by(columns.step);
+                    for (values, value) in values.chunks_exact_mut(inputs).zip(found) {
                         values[input] = *value;
                     }
                 }

@@ -84,6 +84,7 @@ const TWO_NORMS: &[&str] = &[
     "granitemoe",
     "granite_swa",
     "chatglm",
+    "qwen3vlmoe",
 ];
 
 /// Values of `[outer, a, b, inner]` as `[outer, b, a, inner]`.

@@ -75,6 +75,21 @@ fn gpt_oss_has_sinks_biases_and_windows_in_every_other_layer() {
 }
 
 #[test]
+fn the_language_model_of_qwen3_vl_moe_is_qwen3_moe() {
+    let checkpoint = Checkpoint::golden("qwen3_moe", json!({}), &[]);
+    let mut gguf = convert(&checkpoint, "qwen3vlmoe");
+    gguf.set(
+        "qwen3vlmoe.rope.dimension_sections",
+        Value::I32s(vec![24, 20, 20, 0]),
+    )
+    .u32("qwen3vlmoe.n_deepstack_layers", 3);
+    let hf = checkpoint.hf().open().expect("a valid checkpoint");
+    let model = open(&gguf).expect("a valid file");
+    assert_eq!(model.family.to_string(), "qwen3_vl_moe_text");
+    assert_same(&model, &hf);
+}
+
+#[test]
 fn qwen3_next_has_rows_by_kind() {
     let checkpoint = Checkpoint::with_delta_rule("qwen3_next");
     let mut gguf = check(&checkpoint, "qwen3next");
