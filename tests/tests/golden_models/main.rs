@@ -348,5 +348,7 @@ golden_models!(
     gated_heads_of_256_channels of "qwen3_5_text__d256";
     phi3_with_long_rope of "phi3__longrope";
     convolutions_between_attention of "lfm2__conv";
-    experts_that_lie_by_rows of "qwen3_vl_moe_text__rows"
+    experts_that_lie_by_rows of "qwen3_vl_moe_text__rows";
+    glm4_beside_vision of "glm4__vision";
+    glm4_with_experts_beside_vision of "glm4_moe__vision"
 );

@@ -23,7 +23,27 @@ pub(super) const TEXT: TextType = TextType {
 pub(super) static FAMILY: Family = Family {
     name: "glm4",
     hf_class: "Glm4ForCausalLM",
-    hf_text: &[TEXT],
+    hf_text: &[
+        TEXT,
+        TextType {
+            model_types: &["glm4v_text"],
+            sizes: r#"{
+                "hidden_size": 4096, "intermediate_size": 13696, "num_hidden_layers": 40,
+                "num_attention_heads": 32, "num_key_value_heads": 2, "vocab_size": 151552,
+                "max_position_embeddings": 32768
+            }"#,
+            constants: r#"{"rms_norm_eps": 1e-5}"#,
+        },
+        TextType {
+            model_types: &["glm_ocr_text"],
+            sizes: r#"{
+                "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 16,
+                "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 59392,
+                "max_position_embeddings": 131072
+            }"#,
+            constants: r#"{"rms_norm_eps": 1e-5, "attention_bias": false}"#,
+        },
+    ],
     hf_spec: |config| Ok(spec(hf_model(config)?)),
     hf_tensor: |name| {
         let TensorName::Layer(layer, part) = name else {

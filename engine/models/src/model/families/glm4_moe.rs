@@ -14,18 +14,33 @@ use crate::model::hf::config::HfDefaults;
 pub(super) static FAMILY: Family = Family {
     name: "glm4_moe",
     hf_class: "Glm4MoeForCausalLM",
-    hf_text: &[TextType {
-        model_types: &["glm4_moe"],
-        sizes: r#"{
+    hf_text: &[
+        TextType {
+            model_types: &["glm4_moe"],
+            sizes: r#"{
             "hidden_size": 4096, "intermediate_size": 10944, "num_hidden_layers": 46,
             "num_attention_heads": 96, "num_key_value_heads": 8, "vocab_size": 151552,
             "max_position_embeddings": 131072, "n_routed_experts": 128, "num_experts_per_tok": 8,
             "moe_intermediate_size": 1408, "n_shared_experts": 1
         }"#,
-        constants: r#"{
+            constants: r#"{
             "rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5, "n_shared_experts": 1
         }"#,
-    }],
+        },
+        TextType {
+            model_types: &["glm4v_moe_text"],
+            sizes: r#"{
+                "hidden_size": 4096, "intermediate_size": 10944, "num_hidden_layers": 46,
+                "num_attention_heads": 96, "num_key_value_heads": 8, "vocab_size": 151424,
+                "max_position_embeddings": 65536, "n_routed_experts": 128,
+                "num_experts_per_tok": 8, "moe_intermediate_size": 1408
+            }"#,
+            constants: r#"{
+                "rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5, "n_shared_experts": 1,
+                "attention_bias": true
+            }"#,
+        },
+    ],
     hf_spec: |config| {
         let defaults = HfDefaults {
             ignores_attention_bias: true,
