@@ -1,10 +1,10 @@
 //! HunYuan (dense): Llama with RMSNorm on every Q and K head, behind RoPE.
 
-use ebb_kernels::model::{LayerTensor, QkNorm, TensorName};
+use ebb_kernels::model::{LayerTensor, QkNorm, TensorName, UniformModel};
 
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
-use crate::model::hf::config::{HfDefaults, RopeScalings};
+use crate::model::hf::config::{HfConfig, HfDefaults, RopeScalings};
 
 pub(super) static FAMILY: Family = Family {
     name: "hunyuan_v1_dense",
@@ -17,35 +17,8 @@ pub(super) static FAMILY: Family = Family {
         }"#,
         constants: r#"{"num_key_value_heads": null, "rms_norm_eps": 1e-5}"#,
     }],
-    hf_spec: |config| {
-        let defaults = HfDefaults {
-            ignores_attention_bias: true,
-            rope_scalings: RopeScalings::WithAlpha,
-            ..HfDefaults::default()
-        };
-        // Layers that share keys and values.
-        config.refuse("use_cla")?;
-        const NORM: &str = "use_qk_norm";
-        if config.bool(NORM)? == Some(false) {
-            return Err(Refusal::unsupported(NORM, false, "true"));
-        }
-        let mut model = config.uniform(&defaults)?;
-        model.qkv_bias = config.bool("attention_bias")? == Some(true);
-        model.o_bias = model.qkv_bias;
-        model.qk_norm = QkNorm::PerHeadBehindRope;
-        Ok(model.spec())
-    },
-    hf_tensor: |name| {
-        let (layer, part) = match name {
-            TensorName::Layer(layer, LayerTensor::QNorm) => (layer, "query_layernorm"),
-            TensorName::Layer(layer, LayerTensor::KNorm) => (layer, "key_layernorm"),
-            _ => return llama_hf(name),
-        };
-        StoredTensor::own(
-            name,
-            format!("model.layers.{layer}.self_attn.{part}.weight"),
-        )
-    },
+    hf_spec: |config| Ok(model(config)?.spec()),
+    hf_tensor,
     gguf: Some(GgufFamily {
         architecture: "hunyuan-dense",
         keys: &[],
@@ -59,3 +32,35 @@ pub(super) static FAMILY: Family = Family {
         permutes_qk: false,
     }),
 };
+
+/// What the layers of those with experts have, too.
+pub(super) fn model(config: &HfConfig) -> Result<UniformModel, Refusal> {
+    let defaults = HfDefaults {
+        ignores_attention_bias: true,
+        rope_scalings: RopeScalings::WithAlpha,
+        ..HfDefaults::default()
+    };
+    // Layers that share keys and values.
+    config.refuse("use_cla")?;
+    const NORM: &str = "use_qk_norm";
+    if config.bool(NORM)? == Some(false) {
+        return Err(Refusal::unsupported(NORM, false, "true"));
+    }
+    let mut model = config.uniform(&defaults)?;
+    model.qkv_bias = config.bool("attention_bias")? == Some(true);
+    model.o_bias = model.qkv_bias;
+    model.qk_norm = QkNorm::PerHeadBehindRope;
+    Ok(model)
+}
+
+pub(super) fn hf_tensor(name: TensorName) -> StoredTensor {
+    let (layer, part) = match name {
+        TensorName::Layer(layer, LayerTensor::QNorm) => (layer, "query_layernorm"),
+        TensorName::Layer(layer, LayerTensor::KNorm) => (layer, "key_layernorm"),
+        _ => return llama_hf(name),
+    };
+    StoredTensor::own(
+        name,
+        format!("model.layers.{layer}.self_attn.{part}.weight"),
+    )
+}

@@ -58,6 +58,7 @@ families!(
     granitemoeshared,
     helium,
     hunyuan_v1_dense,
+    hunyuan_v1_moe,
     hy_v3,
     lfm2,
     lfm2_moe,

@@ -272,6 +272,25 @@ impl HfConfig {
         })
     }
 
+    /// A whole number, or a list that has the same one for each layer.
+    pub(crate) fn size_of_all(&self, key: &str) -> Result<Option<usize>, Refusal> {
+        if !self.object.get(key).is_some_and(Value::is_array) {
+            return self.object.size(key);
+        }
+        let sizes = self.sizes(key)?.unwrap_or_default();
+        match sizes.split_first() {
+            Some((first, rest)) if rest.iter().all(|size| size == first) => Ok(Some(*first)),
+            _ => {
+                let found = format!("{} numbers that differ", sizes.len());
+                Err(Refusal::unsupported(
+                    key,
+                    found,
+                    "the same number for every layer",
+                ))
+            }
+        }
+    }
+
     /// A list of as many texts as there are layers, each of them one of `known`.
     pub(super) fn kinds_of_layers(
         &self,

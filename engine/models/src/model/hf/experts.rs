@@ -17,7 +17,7 @@ const EXPERTS: [&str; 4] = [
 ];
 
 /// What the number of those that a token goes through is called.
-const PER_TOKEN: [&str; 2] = ["num_experts_per_tok", "moe_k"];
+const PER_TOKEN: [&str; 3] = ["num_experts_per_tok", "moe_k", "moe_topk"];
 
 impl HfConfig {
     /// Plain experts whose width is the field `intermediate`.
@@ -114,7 +114,7 @@ impl HfConfig {
     /// The first of several fields that is there; the name of the first is what is missing.
     fn first_size(&self, keys: &[&str]) -> Result<usize, Refusal> {
         for key in keys {
-            if let Some(size) = self.size(key)? {
+            if let Some(size) = self.size_of_all(key)? {
                 return Ok(size);
             }
         }

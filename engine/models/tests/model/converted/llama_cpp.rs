@@ -17,6 +17,12 @@ const NAMES: &[(&str, &str)] = &[
     ("self_attn.out_proj", "attn_output"),
     ("self_attn.q_norm", "attn_q_norm"),
     ("self_attn.k_norm", "attn_k_norm"),
+    ("self_attn.query_layernorm", "attn_q_norm"),
+    ("self_attn.key_layernorm", "attn_k_norm"),
+    ("mlp.gate.wg", "ffn_gate_inp"),
+    ("mlp.shared_mlp.gate_proj", "ffn_gate_shexp"),
+    ("mlp.shared_mlp.up_proj", "ffn_up_shexp"),
+    ("mlp.shared_mlp.down_proj", "ffn_down_shexp"),
     ("self_attn.q_layernorm", "attn_q_norm"),
     ("self_attn.k_layernorm", "attn_k_norm"),
     ("post_feedforward_layernorm", "post_ffw_norm"),
@@ -85,6 +91,7 @@ const TWO_NORMS: &[&str] = &[
     "granite_swa",
     "chatglm",
     "qwen3vlmoe",
+    "hunyuan-moe",
 ];
 
 /// Values of `[outer, a, b, inner]` as `[outer, b, a, inner]`.
@@ -383,6 +390,8 @@ fn keys(checkpoint: &Checkpoint, architecture: &str) -> GgufBuilder {
         ("linear_num_key_heads", "ssm.group_count"),
         ("linear_num_value_heads", "ssm.time_step_rank"),
         ("conv_L_cache", "shortconv.l_cache"),
+        ("moe_topk", "expert_used_count"),
+        ("num_experts", "expert_count"),
     ] {
         if let Some(value) = config[hf].as_u64() {
             gguf.u32(&key(name), value as u32);

@@ -75,6 +75,26 @@ fn gpt_oss_has_sinks_biases_and_windows_in_every_other_layer() {
 }
 
 #[test]
+fn hunyuan_moe_says_how_wide_either_kind_of_expert_is() {
+    let plain = json!({
+        "attention_bias": false, "moe_topk": 2,
+        "rope_parameters": { "rope_type": "default", "rope_theta": 20000.0 },
+    });
+    let mut checkpoint = Checkpoint::golden("hunyuan_v1_moe", plain, &[]);
+    checkpoint
+        .tensors
+        .retain(|name, _| !name.ends_with(".bias"));
+    let mut gguf = convert(&checkpoint, "hunyuan-moe");
+    gguf.u32("hunyuan-moe.expert_feed_forward_length", 128)
+        .u32("hunyuan-moe.expert_shared_feed_forward_length", 128)
+        .u32("hunyuan-moe.expert_shared_count", 1);
+    let hf = checkpoint.hf().open().expect("a valid checkpoint");
+    assert_same(&open(&gguf).expect("a valid file"), &hf);
+    gguf.u32("hunyuan-moe.expert_shared_count", 2);
+    assert!(refusal(&gguf).starts_with("`hunyuan-moe.expert_shared_count` is 2"));
+}
+
+#[test]
 fn the_language_model_of_qwen3_vl_moe_is_qwen3_moe() {
     let checkpoint = Checkpoint::golden("qwen3_moe", json!({}), &[]);
     let mut gguf = convert(&checkpoint, "qwen3vlmoe");
