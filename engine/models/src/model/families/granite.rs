@@ -18,18 +18,7 @@ pub(super) static FAMILY: Family = Family {
         }"#,
         constants: r#"{"num_key_value_heads": null}"#,
     }],
-    hf_spec: |config| {
-        let defaults = HfDefaults {
-            ignores_attention_bias: true,
-            ..HfDefaults::default()
-        };
-        let mut model = config.uniform(&defaults)?;
-        model.qkv_bias = config.bool("attention_bias")? == Some(true);
-        model.o_bias = model.qkv_bias;
-        let mut spec = model.spec();
-        put_multipliers(config, &mut spec)?;
-        Ok(spec)
-    },
+    hf_spec: |config| hf_spec(config, "intermediate_size"),
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {
         architecture: "granite",
@@ -44,6 +33,21 @@ pub(super) static FAMILY: Family = Family {
         permutes_qk: true,
     }),
 };
+
+/// Also that of others whose MLPs are as wide as the field `intermediate` says.
+pub(super) fn hf_spec(config: &HfConfig, intermediate: &str) -> Result<ModelSpec, Refusal> {
+    let defaults = HfDefaults {
+        ignores_attention_bias: true,
+        ..HfDefaults::default()
+    };
+    let mut model = config.uniform(&defaults)?;
+    model.qkv_bias = config.bool("attention_bias")? == Some(true);
+    model.o_bias = model.qkv_bias;
+    model.intermediate = config.required_size(intermediate)?;
+    let mut spec = model.spec();
+    put_multipliers(config, &mut spec)?;
+    Ok(spec)
+}
 
 /// The multipliers.
 pub(super) fn put_multipliers(config: &HfConfig, spec: &mut ModelSpec) -> Result<(), Refusal> {

@@ -55,6 +55,7 @@ families!(
     granite_swa,
     granitemoe,
     granitemoe_swa,
+    granitemoehybrid,
     granitemoeshared,
     helium,
     hunyuan_v1_dense,
@@ -154,8 +155,9 @@ impl GgufFamily {
 
 /// Families whose GGUF files, or some of them, are of another family's architecture, which they
 /// then belong to: files do not tell the two apart.
-const SHARED_ARCHITECTURES: [(&str, &str); 7] = [
+const SHARED_ARCHITECTURES: [(&str, &str); 8] = [
     ("granitemoe_swa", "granite_swa"),
+    ("granitemoehybrid", "granite"),
     ("granitemoeshared", "granitemoe"),
     ("ministral", "llama"),
     ("mistral", "llama"),

@@ -392,6 +392,16 @@ impl HfConfig {
         Ok(kinds.map(|kinds| kinds.iter().map(|kind| *kind == FULL).collect()))
     }
 
+    /// Refuses kinds of layers other than attention, which older files call so, too. Without the
+    /// field there is none.
+    pub(crate) fn refuse_all_but_attention(&self, layers: usize) -> Result<(), Refusal> {
+        self.reads_kinds.set(true);
+        match self.kinds_of_layers(LAYER_TYPES, &[FULL, "attention"], layers)? {
+            Some(_) => Ok(()),
+            None => Err(Refusal::Missing(LAYER_TYPES.to_owned())),
+        }
+    }
+
     fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, Refusal> {
         self.object.typed(key, "a list of texts", |kinds| {
             let kinds = kinds.as_array()?.iter();

@@ -1,0 +1,62 @@
+//! Granite 4 without Mamba layers: Granite whose MLPs, or shared experts, are stored with gate and
+//! up in one, and that may do without RoPE.
+
+use ebb_kernels::model::{LayerTensor, TensorName};
+
+use super::{Family, StoredTensor, TextType, granite, granitemoeshared};
+use crate::model::error::Refusal;
+
+const EXPERTS: &str = "num_local_experts";
+const GATE_UP: &[LayerTensor] = &[LayerTensor::Gate, LayerTensor::Up];
+
+pub(super) static FAMILY: Family = Family {
+    name: "granitemoehybrid",
+    hf_class: "GraniteMoeHybridForCausalLM",
+    hf_text: &[TextType {
+        model_types: &["granitemoehybrid"],
+        sizes: r#"{
+            "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 2048,
+            "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024
+        }"#,
+        constants: r#"{
+            "num_key_value_heads": null, "num_local_experts": 8, "num_experts_per_tok": 2,
+            "shared_intermediate_size": 1024
+        }"#,
+    }],
+    hf_spec: |config| {
+        let mut spec = match config.size(EXPERTS)?.unwrap_or(0) {
+            0 => granite::hf_spec(config, "shared_intermediate_size")?,
+            _ => granitemoeshared::hf_spec(config)?,
+        };
+        const ROPE: &str = "position_embedding_type";
+        match config.text(ROPE)? {
+            Some("rope") => {}
+            None | Some("nope") => {
+                for layer in &mut spec.layers {
+                    layer.attention_mut().rope = None;
+                }
+            }
+            Some(other) => {
+                let found = format!("{other:?}");
+                return Err(Refusal::unsupported(ROPE, found, "rope, nope"));
+            }
+        }
+        config.refuse_all_but_attention(spec.layers.len())?;
+        Ok(spec)
+    },
+    hf_tensor: |name| {
+        let TensorName::Layer(layer, part) = name else {
+            return granitemoeshared::hf_tensor(name);
+        };
+        let stored = |part: &str| format!("model.layers.{layer}.shared_mlp.{part}.weight");
+        match part {
+            part if GATE_UP.contains(&part) => {
+                StoredTensor::part(name, stored("input_linear"), GATE_UP)
+            }
+            LayerTensor::Down => StoredTensor::own(name, stored("output_linear")),
+            _ => granitemoeshared::hf_tensor(name),
+        }
+    },
+    gguf: None,
+};
