@@ -61,6 +61,7 @@ families!(
     hunyuan_v1_dense,
     hunyuan_v1_moe,
     hy_v3,
+    hyperclovax,
     lfm2,
     lfm2_moe,
     llama,
