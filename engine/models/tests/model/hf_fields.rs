@@ -109,6 +109,7 @@ fn what_any_configuration_leaves_out_is_the_class_default() {
         ("granitemoeshared", 1e-6, 1e4),
         ("hunyuan_v1_moe", 1e-5, 1e4),
         ("hyperclovax", 1e-6, 1e4),
+        ("jais2", 1e-5, 1e4),
         ("hy_v3", 1e-5, 11_158_840.0),
         ("mellum", 1e-6, 5e5),
         ("minimax_m2", 1e-6, 5e6),

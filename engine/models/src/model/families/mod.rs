@@ -62,6 +62,7 @@ families!(
     hunyuan_v1_moe,
     hy_v3,
     hyperclovax,
+    jais2,
     lfm2,
     lfm2_moe,
     llama,
