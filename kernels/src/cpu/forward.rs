@@ -4,8 +4,8 @@ use super::attention::{Attention, Pages, Plans};
 use super::experts::ExpertsIo;
 use super::linear::{Io, Then};
 use super::ops::{
-    HeadOps, LayerInputs, Norm, RowPlace, activate_rows, finish_logits, for_rows, open_layer_input,
-    rotate_back,
+    Activate, HeadOps, LayerInputs, Norm, RowPlace, activate_rows, finish_logits, for_rows,
+    open_layer_input, rotate_back,
 };
 use super::program::Op;
 use super::recurrent::{Recurrence, States, open};
@@ -271,12 +271,11 @@ impl Forward<'_> {
         let spec = &self.spec.layers[layer];
         let (activation, width) = (spec.activation(), spec.intermediate());
         let gated = &mut self.scratch.rows_mut(Buffer::Gated, self.rows)[..self.rows * width];
-        activate_rows(
-            (&mut *self.pool, self.isa),
-            gated,
-            (self.rows, width),
-            activation,
-        )
+        let (on, shape) = ((&mut *self.pool, self.isa), (self.rows, width));
+        match &self.weights.xielus[layer] {
+            Some(xielu) => activate_rows(on, gated, shape, xielu),
+            None => activate_rows(on, gated, shape, &Activate(activation)),
+        }
     }
 
     fn experts(&mut self, layer: usize, input: Buffer) -> Result<(), TaskPanic> {

@@ -139,6 +139,40 @@ pub(crate) fn activate<S: Simd>(s: S, activation: Activation, x: S::F) -> S::F {
         Activation::Silu => silu(s, x),
         Activation::GeluTanh => gelu_tanh(s, x),
         Activation::Relu2 => relu2(s, x),
+        Activation::Xielu => unreachable!("has numbers of each layer"),
+    }
+}
+
+/// `ln(1 + e^x)`; `x` itself above 20, as in PyTorch.
+pub(crate) fn softplus(x: f32) -> f32 {
+    if x > 20.0 { x } else { x.exp().ln_1p() }
+}
+
+/// xIELU with the numbers of a layer: [`Activation::Xielu`] has the formula.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Xielu {
+    /// What multiplies `x²` above 0: a softplus was taken of it.
+    pub(crate) positive: f32,
+    /// What multiplies `expm1(min(x, eps)) - x` elsewhere: a softplus was taken of it, and `beta`
+    /// added.
+    pub(crate) negative: f32,
+    pub(crate) beta: f32,
+    pub(crate) eps: f32,
+}
+
+impl Map for Xielu {
+    #[inline(always)]
+    fn of<S: Simd>(&self, s: S, x: S::F) -> S::F {
+        let (zero, one) = (s.splat(0.0), s.splat(1.0));
+        let above = s.max(x, zero);
+        // 1 above 0, 0 elsewhere.
+        let is_above = s.min(s.mul(above, s.splat(f32::MAX)), one);
+        let curved = exp(s, s.min(x, s.splat(self.eps)));
+        let curved = s.sub(s.sub(curved, one), s.min(x, zero));
+        let below = s.mul(s.sub(one, is_above), curved);
+        let linear = s.mul(x, s.splat(self.beta));
+        let sum = s.fma(s.mul(above, above), s.splat(self.positive), linear);
+        s.fma(below, s.splat(self.negative), sum)
     }
 }
 

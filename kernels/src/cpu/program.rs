@@ -5,7 +5,7 @@ use crate::model::ops::{Buffer, LinearName, Op as ModelOp, forward};
 use crate::model::{AttentionSpec, Feature, LayerSpec, ModelSpec, RecurrentSpec, TensorName};
 
 /// What this backend computes beyond a plain layer.
-pub(super) const FEATURES: [Feature; 34] = [
+pub(super) const FEATURES: [Feature; 35] = [
     Feature::NoRope,
     Feature::PartialRope,
     Feature::Scale,
@@ -19,6 +19,7 @@ pub(super) const FEATURES: [Feature; 34] = [
     Feature::ParallelMlp,
     Feature::GeluTanh,
     Feature::Relu2,
+    Feature::Xielu,
     Feature::PlainMlp,
     Feature::MlpBias,
     Feature::LayerNorm,

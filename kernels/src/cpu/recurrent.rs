@@ -291,7 +291,7 @@ impl Kernel for DeltaHead<'_> {
             let z = input(2 * k_width + v_width + head * v_dim, v_dim);
             let b = 1.0 / (1.0 + (-value(2 * k_width + 2 * v_width + head)).exp());
             let a = value(2 * k_width + 2 * v_width + delta.v_heads + head);
-            let decay = (weights.decay[head] * softplus(a + weights.decay_bias[head])).exp();
+            let decay = (weights.decay[head] * math::softplus(a + weights.decay_bias[head])).exp();
 
             change.fill(0.0);
             for (line, k) in state.chunks_exact_mut(v_dim).zip(&k) {
@@ -364,9 +364,4 @@ impl Kernel for Open<'_> {
 fn normalise<S: Simd>(s: S, x: &[f32], out: &mut [f32]) {
     let scale = 1.0 / (math::sum_of_squares(s, x) + DELTA_EPS).sqrt();
     out.iter_mut().zip(x).for_each(|(out, x)| *out = x * scale);
-}
-
-/// `ln(1 + e^x)`; `x` itself above 20, as in PyTorch.
-fn softplus(x: f32) -> f32 {
-    if x > 20.0 { x } else { x.exp().ln_1p() }
 }

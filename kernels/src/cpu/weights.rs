@@ -4,6 +4,7 @@ use half::bf16;
 
 use super::experts::Experts;
 use super::linear::Linear;
+use super::math::Xielu;
 use super::packed::QuantisedMatrix;
 use super::program::LoadedOp;
 use super::recurrent::RecurrentWeights;
@@ -25,6 +26,8 @@ pub(super) struct Weights {
     pub(super) sinks: Vec<Option<Vec<f32>>>,
     /// Of each layer: what it multiplies the residual stream by, if it does.
     pub(super) output_scales: Vec<Option<f32>>,
+    /// Of each layer whose MLP has it.
+    pub(super) xielus: Vec<Option<Xielu>>,
     /// Of each layer, if it is recurrent.
     pub(super) recurrent: Vec<Option<RecurrentWeights>>,
     /// Of each layer, if it has any.

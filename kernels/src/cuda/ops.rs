@@ -122,7 +122,7 @@ pub(super) fn activation_code(activation: Activation) -> u32 {
     match activation {
         Activation::Silu => 1,
         Activation::GeluTanh => 2,
-        Activation::Relu2 => unreachable!("refused, by name"),
+        Activation::Relu2 | Activation::Xielu => unreachable!("refused, by name"),
     }
 }
 

@@ -36,6 +36,8 @@ pub enum Feature {
     GeluTanh,
     /// [`Activation::Relu2`].
     Relu2,
+    /// [`Activation::Xielu`].
+    Xielu,
     /// [`Mlp::Plain`].
     PlainMlp,
     /// [`PlainMlp::bias`](super::PlainMlp::bias).
@@ -130,6 +132,7 @@ impl fmt::Display for Feature {
             Self::ParallelMlp => "an MLP beside attention",
             Self::GeluTanh => "gates opened by GELU (gelu_pytorch_tanh)",
             Self::Relu2 => "the square of ReLU (relu2)",
+            Self::Xielu => "xIELU (xielu)",
             Self::PlainMlp => "an MLP without gates",
             Self::MlpBias => "a bias of an MLP",
             Self::LayerNorm => "LayerNorm",
@@ -255,6 +258,7 @@ impl ModelSpec {
             (Feature::ParallelMlp, *mlp_norm == NormPlace::Shared),
             (Feature::GeluTanh, activation == Activation::GeluTanh),
             (Feature::Relu2, activation == Activation::Relu2),
+            (Feature::Xielu, activation == Activation::Xielu),
             (Feature::PlainMlp, plain.is_some()),
             (Feature::MlpBias, plain.is_some_and(|plain| plain.bias)),
             (Feature::Experts, has_experts),
@@ -469,6 +473,25 @@ mod tests {
             computed.push(feature);
         }
         assert_eq!(spec.refuse_beyond("a backend", &computed), Ok(()));
+        let mut spec = plain();
+        spec.layers[1].mlp = Mlp::Plain(PlainMlp {
+            intermediate: 64,
+            activation: Activation::Xielu,
+            bias: false,
+        });
+        let refused = Err(SpecError::NotComputed {
+            backend: "a backend",
+            feature: Feature::Xielu,
+            layer: 1,
+        });
+        assert_eq!(spec.refuse_beyond("a backend", &computed), refused);
+        computed.push(Feature::Xielu);
+        assert_eq!(spec.refuse_beyond("a backend", &computed), Ok(()));
+        spec.layers[1].mlp = Mlp::Dense {
+            intermediate: 64,
+            activation: Activation::Xielu,
+        };
+        assert_eq!(spec.validate(), Err(SpecError::XieluOfGates { layer: 1 }));
         let mut spec = plain();
         spec.ropes[0].inv_freq.truncate(8);
         let error = spec.refuse_beyond("the CPU backend", &[]).unwrap_err();

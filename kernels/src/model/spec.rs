@@ -131,6 +131,14 @@ pub enum Activation {
     GeluTanh,
     /// `max(x, 0)²` (Nemotron).
     Relu2,
+    /// xIELU (Huang and Schlag 2024), of numbers that each layer has as tensors (Apertus); only
+    /// between the products of an MLP without gates:
+    ///
+    /// ```text
+    /// x > 0: softplus(positive) x² + beta x
+    /// else:  (beta + softplus(negative)) (expm1(min(x, eps)) - x) + beta x
+    /// ```
+    Xielu,
 }
 
 /// Where the norm of a part of a layer stands. `f` is the part, `x` the residual stream.
@@ -402,6 +410,10 @@ impl ModelSpec {
                 Mlp::Dense { intermediate, .. } => dimension("intermediate", *intermediate)?,
                 Mlp::Plain(plain) => dimension("intermediate", plain.intermediate)?,
                 Mlp::Experts(experts) => experts.validate()?,
+            }
+            let opens_gates = layer.plain_mlp().is_none() || self.per_layer_inputs.is_some();
+            if layer.activation() == Activation::Xielu && opens_gates {
+                return Err(SpecError::XieluOfGates { layer: index });
             }
             let norms = [layer.mixer_norm, layer.mlp_norm];
             if norms.contains(&NormPlace::Shared) && !layer.mixer_norm.is_before() {

@@ -83,6 +83,12 @@ pub enum SpecError {
         /// The layer.
         layer: usize,
     },
+    /// Gates are opened by an activation that is computed between products only.
+    #[error("layer {layer} has gates that xIELU opens; only an MLP without gates can have it")]
+    XieluOfGates {
+        /// The layer.
+        layer: usize,
+    },
     /// A backend does not compute something that the whole model needs.
     #[error("{backend} does not compute {feature}, which this model has")]
     ModelNotComputed {

@@ -5,7 +5,7 @@ use std::fmt;
 use super::attention::QkNorm;
 use super::experts::ExpertsSpec;
 use super::recurrent::RecurrentSpec;
-use super::spec::{LayerSpec, Mixer, ModelSpec};
+use super::spec::{Activation, LayerSpec, Mixer, ModelSpec};
 
 /// A tensor of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -110,6 +110,15 @@ pub enum LayerTensor {
     Up,
     /// `[intermediate]`, only of an MLP without gates that has biases.
     UpBias,
+    /// `[1]`, only of an MLP without gates that has xIELU, as are the next three: of what is above
+    /// 0.
+    XieluPositive,
+    /// `[1]`: of what is below.
+    XieluNegative,
+    /// `[1]`.
+    XieluBeta,
+    /// `[1]`.
+    XieluEps,
     /// `[hidden][intermediate]`, of a dense MLP.
     Down,
     /// `[hidden]`, only of an MLP without gates that has biases.
@@ -359,7 +368,11 @@ impl LayerTensor {
             Self::ExpertGateBias | Self::ExpertUpBias => vec![experts, inner],
             Self::ExpertDownBias => vec![experts, hidden],
             Self::SharedScore => vec![1, hidden],
-            Self::OutputScale => vec![1],
+            Self::OutputScale
+            | Self::XieluPositive
+            | Self::XieluNegative
+            | Self::XieluBeta
+            | Self::XieluEps => vec![1],
             // Norms, and biases of what is added to the residual stream.
             _ => vec![hidden],
         }
@@ -415,8 +428,10 @@ impl LayerTensor {
     fn all(layer: &LayerSpec) -> Vec<Self> {
         let experts = layer.experts();
         let is_dense = experts.is_none();
-        let is_gated = is_dense && layer.plain_mlp().is_none();
-        let has_mlp_biases = layer.plain_mlp().is_some_and(|plain| plain.bias);
+        let plain = layer.plain_mlp();
+        let is_gated = is_dense && plain.is_none();
+        let has_mlp_biases = plain.is_some_and(|plain| plain.bias);
+        let has_xielu = plain.is_some_and(|plain| plain.activation == Activation::Xielu);
         let of_experts = |has: fn(&ExpertsSpec) -> bool| experts.is_some_and(has);
         let has_biases = of_experts(|spec| spec.biases);
         let has_shared = of_experts(|spec| spec.shared.is_some());
@@ -430,6 +445,10 @@ impl LayerTensor {
             (Self::Gate, is_gated),
             (Self::Up, is_dense),
             (Self::UpBias, has_mlp_biases),
+            (Self::XieluPositive, has_xielu),
+            (Self::XieluNegative, has_xielu),
+            (Self::XieluBeta, has_xielu),
+            (Self::XieluEps, has_xielu),
             (Self::Down, is_dense),
             (Self::DownBias, has_mlp_biases),
             (Self::SharedGate, has_shared),

@@ -253,7 +253,7 @@ fn experts_with_biases_shared_ones_and_a_clamped_gate() {
 
 #[test]
 fn every_feature_of_a_layer() {
-    let changes: [fn(&mut ModelSpec); 16] = [
+    let changes: [fn(&mut ModelSpec); 17] = [
         // OLMo 2: norms after, of whole projections.
         |spec| {
             for layer in &mut spec.layers {
@@ -341,6 +341,16 @@ fn every_feature_of_a_layer() {
                     intermediate: 76,
                     activation: activations[index],
                     bias: index > 0,
+                });
+            }
+        },
+        // Apertus: xIELU, whose numbers differ between layers.
+        |spec| {
+            for (index, layer) in spec.layers.iter_mut().enumerate() {
+                layer.mlp = Mlp::Plain(PlainMlp {
+                    intermediate: 76,
+                    activation: Activation::Xielu,
+                    bias: index == 1,
                 });
             }
         },

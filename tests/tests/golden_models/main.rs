@@ -65,7 +65,7 @@ fn fnv1a64(name: &str) -> u64 {
 
 /// The bf16 values of a tensor, as bytes.
 fn tensor(name: &str, shape: &[u64], seed: u64, norms_around: f64, embeddings: f64) -> Vec<u8> {
-    let last = shape[shape.len() - 1] as f64;
+    let last = shape.last().map_or(1.0, |last| *last as f64);
     // Norms behind the delta rule do not count from 1 where the others do.
     let norms_around = if name.contains("linear_attn") {
         1.0
@@ -74,7 +74,7 @@ fn tensor(name: &str, shape: &[u64], seed: u64, norms_around: f64, embeddings: f
     };
     let value = |u: f64| match shape.len() {
         1 if name.contains("norm") && name.ends_with("weight") => u * 0.1 + norms_around,
-        1 => u * 0.3,
+        0 | 1 => u * 0.3,
         _ if name.contains("embed") => u * 3f64.sqrt() * embeddings,
         _ => u * 1.6 * 3f64.sqrt() / last.sqrt(),
     };
@@ -335,14 +335,14 @@ macro_rules! golden_models {
 }
 
 golden_models!(
-    afmoe, arcee, cohere, cohere2, cohere2_moe, cwm, dots1, ernie4_5, ernie4_5_moe, exaone4,
-    exaone_moe, flex_olmo, gemma, gemma2, gemma3_text, gemma4_text, glm, glm4, glm4_moe, gpt_oss,
-    granite, granite_swa, granitemoe, granitemoe_swa, granitemoehybrid, granitemoeshared, helium,
-    hunyuan_v1_dense, hunyuan_v1_moe, hy_v3, hyperclovax, jais2, lfm2, lfm2_moe, llama, mellum,
-    minimax_m2, ministral, ministral3, mistral, mixtral, nemotron, olmo, olmo2, olmo3, olmoe, phi,
-    phi3, phimoe, qwen2, qwen2_moe, qwen3, qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next,
-    qwen3_vl_moe_text, qwen3_vl_text, seed_oss, smollm3, solar_open, stablelm, starcoder2,
-    vaultgemma;
+    afmoe, apertus, arcee, cohere, cohere2, cohere2_moe, cwm, dots1, ernie4_5, ernie4_5_moe,
+    exaone4, exaone_moe, flex_olmo, gemma, gemma2, gemma3_text, gemma4_text, glm, glm4, glm4_moe,
+    gpt_oss, granite, granite_swa, granitemoe, granitemoe_swa, granitemoehybrid, granitemoeshared,
+    helium, hunyuan_v1_dense, hunyuan_v1_moe, hy_v3, hyperclovax, jais2, lfm2, lfm2_moe, llama,
+    mellum, minimax_m2, ministral, ministral3, mistral, mixtral, nemotron, olmo, olmo2, olmo3,
+    olmoe, phi, phi3, phimoe, qwen2, qwen2_moe, qwen3, qwen3_5_moe_text, qwen3_5_text, qwen3_moe,
+    qwen3_next, qwen3_vl_moe_text, qwen3_vl_text, seed_oss, smollm3, solar_open, stablelm,
+    starcoder2, vaultgemma;
     heads_of_96_channels of "llama__d96";
     heads_of_256_channels of "gemma3_text__d256";
     layers_that_share_keys_and_values of "gemma4_text__shared";

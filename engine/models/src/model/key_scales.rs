@@ -38,7 +38,7 @@ pub struct KeyScales {
 
 /// What models with key scales may have beyond a plain layer. Channels that do not rotate in pairs
 /// across the halves of a head could not share a λ.
-pub(super) const KEY_SCALE_FEATURES: [Feature; 23] = [
+pub(super) const KEY_SCALE_FEATURES: [Feature; 24] = [
     Feature::NoRope,
     Feature::Scale,
     Feature::Window,
@@ -51,6 +51,7 @@ pub(super) const KEY_SCALE_FEATURES: [Feature; 23] = [
     Feature::ParallelMlp,
     Feature::GeluTanh,
     Feature::Relu2,
+    Feature::Xielu,
     Feature::PlainMlp,
     Feature::MlpBias,
     Feature::QueryGrowth,

@@ -442,6 +442,9 @@ fn fields_that_ask_for_another_computation_are_refused() {
         ("ernie4_5", "compression_ratio", json!(2.0)),
         ("gemma", "hidden_act", json!("silu")),
         ("gemma", "use_bidirectional_attention", json!(true)),
+        ("apertus", "post_norm", json!(true)),
+        ("apertus", "qk_norm", json!(false)),
+        ("apertus", "mlp_bias", json!(true)),
         (
             "granitemoehybrid",
             "layer_types",
@@ -495,9 +498,9 @@ fn what_is_not_supported_is_refused_by_name() {
     assert_eq!(
         sentence("model_type", json!("gpt2")),
         "`model_type` is \"gpt2\", which is not supported; supported: \
-         afmoe, arcee, cohere, cohere2, cohere2_moe, cwm, dots1, ernie4_5, ernie4_5_moe, exaone4, \
-         exaone_moe, flex_olmo, gemma, gemma2, gemma3_text, gemma4_text, glm, glm4, glm4_moe, \
-         gpt_oss, granite, granite_swa, granitemoe, granitemoe_swa, granitemoehybrid, \
+         afmoe, apertus, arcee, cohere, cohere2, cohere2_moe, cwm, dots1, ernie4_5, ernie4_5_moe, \
+         exaone4, exaone_moe, flex_olmo, gemma, gemma2, gemma3_text, gemma4_text, glm, glm4, \
+         glm4_moe, gpt_oss, granite, granite_swa, granitemoe, granitemoe_swa, granitemoehybrid, \
          granitemoeshared, helium, hunyuan_v1_dense, hunyuan_v1_moe, hy_v3, hyperclovax, jais2, \
          lfm2, lfm2_moe, llama, mellum, minimax_m2, ministral, ministral3, mistral, mixtral, \
          nemotron, olmo, olmo2, olmo3, olmoe, phi, phi3, phimoe, qwen2, qwen2_moe, qwen3, \

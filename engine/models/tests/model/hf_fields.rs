@@ -107,6 +107,7 @@ fn what_any_configuration_leaves_out_is_the_class_default() {
         ("flex_olmo", 1e-6, 5e5),
         ("granitemoe_swa", 1e-6, 1e4),
         ("granitemoeshared", 1e-6, 1e4),
+        ("apertus", 1e-5, 1.2e7),
         ("hunyuan_v1_moe", 1e-5, 1e4),
         ("hyperclovax", 1e-6, 1e4),
         ("jais2", 1e-5, 1e4),

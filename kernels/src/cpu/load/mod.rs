@@ -10,6 +10,7 @@ use half::bf16;
 
 use super::gemm::{Columns, PackedMatrix, WeightMemory};
 use super::linear::Linear;
+use super::math::{Xielu, softplus};
 use super::packed::{self, QuantisedMatrix};
 use super::program::{NamedOp, Op};
 use super::recurrent::RecurrentWeights;
@@ -18,7 +19,8 @@ use super::weights::{Embedding, Weights};
 use crate::formats::rotation::{RotationError, fold_o, fold_v};
 use crate::model::ops::LinearName;
 use crate::model::{
-    LayerTensor, LayerTensor as L, ModelSpec, QkNorm, RecurrentSpec, TensorName, WeightSource,
+    Activation, LayerTensor, LayerTensor as L, ModelSpec, QkNorm, RecurrentSpec, TensorName,
+    WeightSource,
 };
 use crate::weight_formats::{PackedRows, WeightFormat};
 use parts::{Part, format_of, packed_bytes, parts_of, shape};
@@ -123,6 +125,7 @@ impl<W: WeightSource> Loader<'_, W> {
             qk_norms: self.of_layers(),
             sinks: self.of_layers(),
             output_scales: self.of_layers(),
+            xielus: self.of_layers(),
             recurrent: self.of_layers(),
             experts: self.of_layers(),
             ops: Vec::with_capacity(program.len()),
@@ -205,7 +208,12 @@ impl<W: WeightSource> Loader<'_, W> {
                     Op::ScaleResidual(layer)
                 }
                 Op::OpenAttended(layer) => Op::OpenAttended(layer),
-                Op::Activate(layer) => Op::Activate(layer),
+                Op::Activate(layer) => {
+                    if self.spec.layers[layer].activation() == Activation::Xielu {
+                        weights.xielus[layer] = Some(self.xielu(layer)?);
+                    }
+                    Op::Activate(layer)
+                }
                 Op::Recur(layer) => {
                     weights.recurrent[layer] = self.recurrent(layer)?;
                     Op::Recur(layer)
@@ -360,6 +368,21 @@ impl<W: WeightSource> Loader<'_, W> {
             None => self.vector(name(LayerTensor::KNorm))?,
         };
         Ok(Some((q, k)))
+    }
+
+    /// The numbers of a layer's xIELU.
+    fn xielu(&mut self, layer: usize) -> Result<Xielu, LoadError<W::Error>> {
+        let mut number = |tensor| {
+            let values = self.vector(TensorName::Layer(layer, tensor))?;
+            Ok::<_, LoadError<W::Error>>(values.first().copied().unwrap_or(0.0))
+        };
+        let beta = number(L::XieluBeta)?;
+        Ok(Xielu {
+            positive: softplus(number(L::XieluPositive)?),
+            negative: beta + softplus(number(L::XieluNegative)?),
+            beta,
+            eps: number(L::XieluEps)?,
+        })
     }
 
     fn vector(&mut self, name: TensorName) -> Result<Vec<f32>, LoadError<W::Error>> {

@@ -7,12 +7,12 @@ use crate::cpu::simd::{Isa, Kernel, Simd};
 use crate::cpu::threads::{Pool, TaskPanic};
 use crate::model::Activation;
 
-/// Replaces each element of `rows` rows of `width` by its activation.
-pub(crate) fn activate_rows(
+/// Replaces each element of `rows` rows of `width` by its image.
+pub(crate) fn activate_rows<M: Map + Sync>(
     (pool, isa): (&mut Pool, Isa),
     x: &mut [f32],
     (rows, width): (usize, usize),
-    activation: Activation,
+    activation: &M,
 ) -> Result<(), TaskPanic> {
     assert_eq!(x.len(), rows * width);
     let x = SharedSlice::new(x);
@@ -20,27 +20,27 @@ pub(crate) fn activate_rows(
         isa.run(Rows {
             // SAFETY: ranges of rows are disjoint.
             x: unsafe { x.slice(first * width, (end - first) * width) },
-            activate: Activate(activation),
+            activation,
         });
     })
 }
 
-struct Rows<'a> {
+struct Rows<'a, M> {
     x: &'a mut [f32],
-    activate: Activate,
+    activation: &'a M,
 }
 
-impl Kernel for Rows<'_> {
+impl<M: Map> Kernel for Rows<'_, M> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        math::map(s, &self.activate, self.x);
+        math::map(s, self.activation, self.x);
     }
 }
 
 /// An activation, element by element.
-pub(super) struct Activate(pub(super) Activation);
+pub(crate) struct Activate(pub(crate) Activation);
 
 impl Map for Activate {
     #[inline(always)]
@@ -52,6 +52,7 @@ impl Map for Activate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::math::Xielu;
 
     #[test]
     fn matches_its_formula_on_every_path() {
@@ -68,10 +69,45 @@ mod tests {
         for (activation, formula) in formulas {
             for isa in Isa::available() {
                 let mut got = x.clone();
+                let activation = &Activate(activation);
                 activate_rows((&mut pool, isa), &mut got, (rows, width), activation).unwrap();
                 for (got, x) in got.iter().zip(&x) {
                     let want = formula(f64::from(*x));
                     assert!((f64::from(*got) - want).abs() < 1e-5, "{got} {want}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn xielu_is_its_formula_on_every_path() {
+        let small = [0.0, -0.0, 1e-30, -1e-30, 1e-7, -1e-7, -1e-6, 1e-3, -1e-3];
+        let x: Vec<f32> = small
+            .into_iter()
+            .chain((0..1009).map(|i| i as f32 / 25.0 - 20.0))
+            .collect();
+        let mut pool = Pool::new(2).unwrap();
+        for eps in [-1e-6, -0.25] {
+            let xielu = Xielu {
+                positive: 0.8,
+                negative: 1.3,
+                beta: 0.5,
+                eps,
+            };
+            let formula = |x: f64| match x > 0.0 {
+                true => f64::from(xielu.positive) * x * x + 0.5 * x,
+                false => {
+                    let curved = x.min(f64::from(eps)).exp_m1() - x;
+                    f64::from(xielu.negative) * curved + 0.5 * x
+                }
+            };
+            for isa in Isa::available() {
+                let mut got = x.clone();
+                activate_rows((&mut pool, isa), &mut got, (1, x.len()), &xielu).unwrap();
+                for (got, x) in got.iter().zip(&x) {
+                    let want = formula(f64::from(*x));
+                    let error = (f64::from(*got) - want).abs();
+                    assert!(error < 1e-6 + 1e-6 * want.abs(), "{x}: {got} {want}");
                 }
             }
         }

@@ -7,7 +7,7 @@ mod logits;
 mod norm;
 mod rope;
 
-pub(crate) use activate::activate_rows;
+pub(crate) use activate::{Activate, activate_rows};
 pub(crate) use append::{HeadOps, RowPlace, rotate_back};
 pub(crate) use layer_inputs::{LayerInputs, open_layer_input};
 pub(crate) use logits::finish_logits;

@@ -7,8 +7,8 @@ use std::convert::Infallible;
 
 use ebb_kernels::bf16;
 use ebb_kernels::model::{
-    ExpertActivation, ExpertsSpec, GatedDeltaSpec, Mixer, Mlp, ModelSpec, QkNorm, RecurrentSpec,
-    Rope, Routing, ShortConvSpec, TensorName, UniformModel, WeightSource,
+    ExpertActivation, ExpertsSpec, GatedDeltaSpec, LayerTensor, Mixer, Mlp, ModelSpec, QkNorm,
+    RecurrentSpec, Rope, Routing, ShortConvSpec, TensorName, UniformModel, WeightSource,
 };
 
 /// A deterministic stream of numbers.
@@ -155,6 +155,8 @@ impl WeightSource for RandomWeights {
             TensorName::Embedding => (0.0, 1.0),
             _ if name.is_norm() && self.spec.norms.from_one => (0.0, 0.3),
             _ if name.is_norm() => (1.0, 0.3),
+            // Further from 0, xIELU jumps there, and roundings of the cache show.
+            TensorName::Layer(_, LayerTensor::XieluEps) => (-1e-6, 0.0),
             _ if shape.len() == 1 => (0.0, 0.5),
             TensorName::Layer(_, tensor) if tensor.is_expert_bias() => (0.0, 0.5),
             // Uniform in ±sqrt(3 / inner) keeps the variance of what goes through.

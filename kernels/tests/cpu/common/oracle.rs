@@ -16,6 +16,7 @@ fn activate(activation: Activation, x: f64) -> f64 {
             x / 2.0 * (1.0 + inner.tanh())
         }
         Activation::Relu2 => x.max(0.0).powi(2),
+        Activation::Xielu => unreachable!("has numbers of each layer"),
     }
 }
 
@@ -281,8 +282,23 @@ impl<W: WeightSource> Oracle<W> {
         };
         let mut up = self.matmul(name(L::Up), h);
         bias(self, &mut up, L::UpBias);
-        up.iter_mut()
-            .for_each(|x| *x = activate(plain.activation, *x));
+        if plain.activation == Activation::Xielu {
+            let mut number = |tensor| self.tensor(name(tensor))[0];
+            let (beta, eps) = (number(L::XieluBeta), number(L::XieluEps));
+            let softplus = |x: f64| x.exp().ln_1p();
+            let above = softplus(number(L::XieluPositive));
+            let below = beta + softplus(number(L::XieluNegative));
+            for x in &mut up {
+                let curved = match *x > 0.0 {
+                    true => above * x.powi(2),
+                    false => below * (x.min(eps).exp_m1() - *x),
+                };
+                *x = curved + beta * *x;
+            }
+        } else {
+            up.iter_mut()
+                .for_each(|x| *x = activate(plain.activation, *x));
+        }
         let mut down = self.matmul(name(L::Down), &up);
         bias(self, &mut down, L::DownBias);
         down

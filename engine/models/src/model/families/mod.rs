@@ -32,6 +32,7 @@ macro_rules! families {
 
 families!(
     afmoe,
+    apertus,
     arcee,
     cohere,
     cohere2,

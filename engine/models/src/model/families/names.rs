@@ -59,6 +59,8 @@ enum Layout {
     Taps,
     /// Not at all: every value is 1.
     Ones,
+    /// In the metadata of a GGUF file, whose list of that name has a number for each layer.
+    Metadata,
 }
 
 /// Where outputs of a tensor lie that are columns of what is stored.
@@ -129,6 +131,22 @@ impl StoredTensor {
     /// Whether nothing is stored, since every value is 1.
     pub(crate) fn is_ones(&self) -> bool {
         self.layout == Layout::Ones
+    }
+
+    /// A number of a layer in the metadata of a GGUF file, whose list `name` has those of all.
+    pub(crate) fn in_metadata(tensor: TensorName, name: &str) -> Self {
+        Self {
+            layout: Layout::Metadata,
+            ..Self::own(tensor, name)
+        }
+    }
+
+    /// The list in the metadata of a GGUF file that has it, and its place there, if it lies so.
+    pub(crate) fn number_of_layer(&self) -> Option<(&str, usize)> {
+        match (self.layout, self.tensor) {
+            (Layout::Metadata, TensorName::Layer(layer, _)) => Some((&self.name, layer)),
+            _ => None,
+        }
     }
 
     /// As rows of `name`, which holds `parts` of the same layer one behind the other.
@@ -268,7 +286,7 @@ impl StoredTensor {
                 let experts = 0..self.tensor.shape(spec)[0];
                 experts.map(|expert| self.name_of(expert)).collect()
             }
-            Layout::Ones => Vec::new(),
+            Layout::Ones | Layout::Metadata => Vec::new(),
             _ => vec![self.name.clone()],
         }
     }
@@ -286,7 +304,7 @@ impl StoredTensor {
         let mut shape = self.tensor.shape(spec);
         let outputs = |at: usize| self.parts.iter().map(|part| part.shape(spec)[at]).sum();
         match (self.layout, shape.len()) {
-            (Layout::Ones, _) => {}
+            (Layout::Ones | Layout::Metadata, _) => {}
             (Layout::Rows | Layout::ByHead, _) => shape[0] = outputs(0),
             (Layout::Taps, _) => shape.insert(1, 1),
             (Layout::OfEachExpert | Layout::InHalves, _) => {
@@ -341,7 +359,7 @@ impl StoredTensor {
         let name = self.name.clone();
         let order = self.order(spec);
         match self.layout {
-            Layout::Ones => Vec::new(),
+            Layout::Ones | Layout::Metadata => Vec::new(),
             Layout::Columns => unreachable!("no rows of what is stored"),
             Layout::Rows if order.is_some() => {
                 let before = self.first_row(spec);
@@ -488,6 +506,10 @@ pub(crate) fn llama_hf(tensor: TensorName) -> StoredTensor {
         LayerTensor::Gate => "mlp.gate_proj.weight",
         LayerTensor::Up => "mlp.up_proj.weight",
         LayerTensor::UpBias => "mlp.up_proj.bias",
+        LayerTensor::XieluPositive => "mlp.act_fn.alpha_p",
+        LayerTensor::XieluNegative => "mlp.act_fn.alpha_n",
+        LayerTensor::XieluBeta => "mlp.act_fn.beta",
+        LayerTensor::XieluEps => "mlp.act_fn.eps",
         LayerTensor::Down => "mlp.down_proj.weight",
         LayerTensor::DownBias => "mlp.down_proj.bias",
         LayerTensor::MlpPostNorm => "post_feedforward_layernorm.weight",
@@ -595,7 +617,11 @@ pub(crate) fn llama_gguf(tensor: TensorName) -> StoredTensor {
         LayerTensor::OutputGate
         | LayerTensor::DeltaQ
         | LayerTensor::DeltaK
-        | LayerTensor::DeltaV => {
+        | LayerTensor::DeltaV
+        | LayerTensor::XieluPositive
+        | LayerTensor::XieluNegative
+        | LayerTensor::XieluBeta
+        | LayerTensor::XieluEps => {
             unreachable!("a family that has it says what it lies in")
         }
     };

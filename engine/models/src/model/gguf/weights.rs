@@ -48,18 +48,46 @@ impl GgufWeights {
         };
         check_tensors(spec, &table)?;
         let in_one = TensorsInOne::new(spec, |name| place(&file, family, spec, name).name);
-        Ok(Self {
+        let weights = Self {
             file,
             path,
             family,
             spec: spec.clone(),
             in_one: Arc::new(in_one),
-        })
+        };
+        for name in TensorName::all(spec) {
+            weights.constant(name)?;
+        }
+        Ok(weights)
     }
 
-    /// Whether nothing is stored of a tensor.
-    fn is_ones(&self, name: TensorName) -> bool {
-        (self.family.tensor)(name).is_ones()
+    /// What all of a tensor is that no tensor of the file has: 1, or a number of the metadata.
+    fn constant(&self, name: TensorName) -> Result<Option<bf16>, Refusal> {
+        let place = (self.family.tensor)(name);
+        if place.is_ones() {
+            return Ok(Some(bf16::ONE));
+        }
+        let Some((key, layer)) = place.number_of_layer() else {
+            return Ok(None);
+        };
+        let numbers = self.file.metadata().f32s(key)?.unwrap_or_default();
+        match numbers.get(layer).filter(|number| number.is_finite()) {
+            Some(number) if numbers.len() == self.spec.layers.len() => {
+                Ok(Some(bf16::from_f32(*number)))
+            }
+            _ => {
+                let found = format!("{} numbers", numbers.len());
+                let expected =
+                    format!("a finite one for each of {} layers", self.spec.layers.len());
+                Err(Refusal::invalid(key, found, expected))
+            }
+        }
+    }
+
+    /// [`Self::constant`], as an error of this file.
+    fn constant_of(&self, name: TensorName) -> Result<Option<bf16>, ModelError> {
+        let constant = self.constant(name);
+        constant.map_err(|refusal| refusal.at(&self.path))
     }
 
     /// Where a tensor lies, and what is stored there.
@@ -180,7 +208,7 @@ impl WeightSource for GgufWeights {
     type Error = ModelError;
 
     fn shape(&self, name: TensorName) -> Result<Vec<usize>, ModelError> {
-        if !self.is_ones(name) {
+        if self.constant_of(name)?.is_none() {
             self.find(name)?;
         }
         // What is stored has the shape that the spec implies: it was checked.
@@ -193,8 +221,8 @@ impl WeightSource for GgufWeights {
         first_row: usize,
         out: &mut [bf16],
     ) -> Result<(), ModelError> {
-        if self.is_ones(name) {
-            out.fill(bf16::ONE);
+        if let Some(constant) = self.constant_of(name)? {
+            out.fill(constant);
             return Ok(());
         }
         let (place, tensor) = self.find(name)?;
@@ -204,7 +232,7 @@ impl WeightSource for GgufWeights {
     }
 
     fn packed(&self, name: TensorName) -> Result<Option<WeightFormat>, ModelError> {
-        if self.is_ones(name) {
+        if self.constant_of(name)?.is_some() {
             return Ok(None);
         }
         let (place, tensor) = self.find(name)?;

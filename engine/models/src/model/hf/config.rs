@@ -485,6 +485,7 @@ impl HfConfig {
             // The older ones are the same formula.
             Some("gelu_pytorch_tanh" | "gelu_new" | "gelu_fast") => Ok(Activation::GeluTanh),
             Some("relu2") => Ok(Activation::Relu2),
+            Some("xielu") if defaults.has_plain_mlp => Ok(Activation::Xielu),
             Some(found) => {
                 let supported = "silu, gelu_pytorch_tanh, relu2";
                 Err(Refusal::unsupported(key, format!("{found:?}"), supported))

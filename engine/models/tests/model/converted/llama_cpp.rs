@@ -1,6 +1,8 @@
 //! What llama.cpp's converters make of a checkpoint: keys, names, and the order of values. By their
 //! description, without the reader's code.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value as Json;
 
 use super::checkpoint::{Checkpoint, Tensor};
@@ -17,6 +19,8 @@ const NAMES: &[(&str, &str)] = &[
     ("self_attn.out_proj", "attn_output"),
     ("self_attn.q_norm", "attn_q_norm"),
     ("self_attn.k_norm", "attn_k_norm"),
+    ("attention_layernorm", "attn_norm"),
+    ("feedforward_layernorm", "ffn_norm"),
     ("self_attn.query_layernorm", "attn_q_norm"),
     ("self_attn.key_layernorm", "attn_k_norm"),
     ("mlp.gate.wg", "ffn_gate_inp"),
@@ -115,9 +119,13 @@ pub(super) fn convert(checkpoint: &Checkpoint, architecture: &'static str) -> Gg
         checkpoint,
         architecture,
         gguf: &mut gguf,
+        numbers: BTreeMap::new(),
     };
     for (name, tensor) in &checkpoint.tensors {
         converter.add(name, tensor.clone());
+    }
+    for (name, numbers) in std::mem::take(&mut converter.numbers) {
+        gguf.set(&format!("xielu.{name}"), Value::F32s(numbers));
     }
     gguf
 }
@@ -126,6 +134,8 @@ struct Converter<'a> {
     checkpoint: &'a Checkpoint,
     architecture: &'static str,
     gguf: &'a mut GgufBuilder,
+    /// Of xIELU: of each layer, by name.
+    numbers: BTreeMap<String, Vec<f32>>,
 }
 
 impl Converter<'_> {
@@ -180,6 +190,13 @@ impl Converter<'_> {
                     values = swapped(&values, [2, half, shape[1]]);
                 }
             }
+        }
+        if let Some(number) = part.strip_prefix("mlp.act_fn.") {
+            self.numbers
+                .entry(number.to_owned())
+                .or_default()
+                .extend(values);
+            return;
         }
         match part {
             "self_attn.sinks" => self.put(&format!("{block}.attn_sinks.weight"), &shape, &values),

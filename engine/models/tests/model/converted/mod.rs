@@ -95,6 +95,26 @@ fn hunyuan_moe_says_how_wide_either_kind_of_expert_is() {
 }
 
 #[test]
+fn apertus_has_its_numbers_in_the_metadata() {
+    let plain = json!({
+        "attention_bias": false,
+        "rope_parameters": { "rope_type": "default", "rope_theta": 20000.0 },
+    });
+    let mut checkpoint = Checkpoint::golden("apertus", plain, &[]);
+    checkpoint
+        .tensors
+        .retain(|name, _| !name.ends_with(".bias"));
+    let mut gguf = check(&checkpoint, "apertus");
+    gguf.set("xielu.beta", Value::F32s(vec![0.5; 3]));
+    assert_eq!(
+        refusal(&gguf),
+        "`xielu.beta` is 3 numbers; expected a finite one for each of 4 layers"
+    );
+    gguf.remove("xielu.beta");
+    assert!(refusal(&gguf).starts_with("`xielu.beta` is 0 numbers"));
+}
+
+#[test]
 fn the_language_model_of_qwen3_vl_moe_is_qwen3_moe() {
     let checkpoint = Checkpoint::golden("qwen3_moe", json!({}), &[]);
     let mut gguf = convert(&checkpoint, "qwen3vlmoe");
