@@ -15,6 +15,8 @@ const LAYER: GatedDeltaSpec = GatedDeltaSpec {
     k_dim: 128,
     v_dim: 128,
     taps: 4,
+    norm_eps: 1e-6,
+    doubled: false,
 };
 const HIDDEN: usize = 5120;
 

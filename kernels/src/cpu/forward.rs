@@ -256,7 +256,6 @@ impl Forward<'_> {
             hidden: self.spec.hidden,
             layer,
             weights,
-            eps: self.spec.norm_eps,
             seqs: &self.input.seqs,
         };
         let on = (&mut *self.pool, self.isa);

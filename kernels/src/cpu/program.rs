@@ -5,7 +5,7 @@ use crate::model::ops::{Buffer, LinearName, Op as ModelOp, forward};
 use crate::model::{AttentionSpec, Feature, LayerSpec, ModelSpec, RecurrentSpec, TensorName};
 
 /// What this backend computes beyond a plain layer.
-pub(super) const FEATURES: [Feature; 35] = [
+pub(super) const FEATURES: [Feature; 36] = [
     Feature::NoRope,
     Feature::PartialRope,
     Feature::Scale,
@@ -40,6 +40,7 @@ pub(super) const FEATURES: [Feature; 35] = [
     Feature::PerLayerInputs,
     Feature::OutputGate,
     Feature::GatedDelta,
+    Feature::DoubledDelta,
     Feature::ShortConv,
 ];
 

@@ -107,8 +107,6 @@ pub(super) struct Recurrence<'a> {
     pub(super) hidden: usize,
     pub(super) layer: usize,
     pub(super) weights: &'a RecurrentWeights,
-    /// Added to the mean square in the norm of what the delta rule puts out.
-    pub(super) eps: f32,
     pub(super) seqs: &'a [SeqRows],
 }
 
@@ -271,6 +269,7 @@ impl Kernel for DeltaHead<'_> {
         let k_head = head / (delta.v_heads / delta.k_heads);
         let (k_width, v_width) = (delta.k_width(), delta.v_width());
         let weights = self.layer.weights;
+        let strength_max = if delta.doubled { 2.0 } else { 1.0 };
         // SAFETY: a task has a matrix of its own.
         let state = unsafe {
             let first = self.matrices + head * k_dim * v_dim;
@@ -289,7 +288,7 @@ impl Kernel for DeltaHead<'_> {
             q.iter_mut().for_each(|q| *q *= scale);
             let v = input(2 * k_width + head * v_dim, v_dim);
             let z = input(2 * k_width + v_width + head * v_dim, v_dim);
-            let b = 1.0 / (1.0 + (-value(2 * k_width + 2 * v_width + head)).exp());
+            let b = strength_max / (1.0 + (-value(2 * k_width + 2 * v_width + head)).exp());
             let a = value(2 * k_width + 2 * v_width + delta.v_heads + head);
             let decay = (weights.decay[head] * math::softplus(a + weights.decay_bias[head])).exp();
 
@@ -317,7 +316,7 @@ impl Kernel for DeltaHead<'_> {
                 }
             }
             let mean = math::sum_of_squares(s, output) / v_dim as f32;
-            let scale = 1.0 / (mean + self.layer.eps).sqrt();
+            let scale = 1.0 / (mean + delta.norm_eps).sqrt();
             change.copy_from_slice(z);
             math::map(s, &math::Silu, &mut change);
             let opened = output.iter_mut().zip(&weights.norm).zip(&change);

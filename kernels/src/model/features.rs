@@ -78,6 +78,8 @@ pub enum Feature {
     OutputGate,
     /// [`RecurrentSpec::GatedDelta`].
     GatedDelta,
+    /// [`GatedDeltaSpec::doubled`](super::GatedDeltaSpec::doubled).
+    DoubledDelta,
     /// [`RecurrentSpec::ShortConv`].
     ShortConv,
 }
@@ -156,6 +158,9 @@ impl fmt::Display for Feature {
             Self::PerLayerInputs => "inputs of tokens to each layer (hidden_size_per_layer_input)",
             Self::OutputGate => "gated attention",
             Self::GatedDelta => "linear attention (the gated delta rule)",
+            Self::DoubledDelta => {
+                "linear attention whose strengths are doubled (linear_allow_neg_eigval)"
+            }
             Self::ShortConv => "short convolutions",
         })
     }
@@ -240,7 +245,10 @@ impl ModelSpec {
         } = layer;
         let mut features = match mixer {
             Mixer::Attention(attention) => self.attention_features(attention),
-            Mixer::Recurrent(RecurrentSpec::GatedDelta(_)) => vec![Feature::GatedDelta],
+            Mixer::Recurrent(RecurrentSpec::GatedDelta(delta)) => needed(&[
+                (Feature::GatedDelta, true),
+                (Feature::DoubledDelta, delta.doubled),
+            ]),
             Mixer::Recurrent(RecurrentSpec::ShortConv(_)) => vec![Feature::ShortConv],
         };
         let norms = [*mixer_norm, *mlp_norm];
@@ -403,6 +411,8 @@ mod tests {
                     k_dim: 16,
                     v_dim: 16,
                     taps: 4,
+                    norm_eps: 1e-6,
+                    doubled: false,
                 }));
             }),
             (Feature::ShortConv, |l| {
@@ -492,6 +502,25 @@ mod tests {
             activation: Activation::Xielu,
         };
         assert_eq!(spec.validate(), Err(SpecError::XieluOfGates { layer: 1 }));
+        let mut spec = plain();
+        spec.layers[1].mixer = Mixer::Recurrent(RecurrentSpec::GatedDelta(GatedDeltaSpec {
+            k_heads: 2,
+            v_heads: 4,
+            k_dim: 16,
+            v_dim: 16,
+            taps: 4,
+            norm_eps: 1e-6,
+            doubled: true,
+        }));
+        let refused = Err(SpecError::NotComputed {
+            backend: "a backend",
+            feature: Feature::DoubledDelta,
+            layer: 1,
+        });
+        assert_eq!(
+            spec.refuse_beyond("a backend", &[Feature::GatedDelta]),
+            refused
+        );
         let mut spec = plain();
         spec.ropes[0].inv_freq.truncate(8);
         let error = spec.refuse_beyond("the CPU backend", &[]).unwrap_err();

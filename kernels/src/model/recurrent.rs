@@ -1,6 +1,6 @@
 //! Layers that mix tokens through a state of fixed size, which stands for all tokens before.
 
-use super::spec::dimension;
+use super::spec::{dimension, is_sound};
 use super::spec_error::SpecError;
 
 /// The gated delta rule (Yang et al. 2024, "Gated Delta Networks", equation 10), as in Qwen3-Next.
@@ -16,7 +16,7 @@ use super::spec_error::SpecError;
 /// ```
 ///
 /// What comes out is RMS-normalised by head and multiplied by `silu(z)`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GatedDeltaSpec {
     /// Heads of queries and keys.
     pub k_heads: usize,
@@ -28,6 +28,11 @@ pub struct GatedDeltaSpec {
     pub v_dim: usize,
     /// Tokens that the convolution sees, the own one included.
     pub taps: usize,
+    /// Added to the mean square in the norm by head.
+    pub norm_eps: f32,
+    /// Strengths are doubled, up to 2, so that what a state held along a key may change its sign
+    /// (OLMo Hybrid).
+    pub doubled: bool,
 }
 
 impl GatedDeltaSpec {
@@ -63,7 +68,7 @@ pub struct ShortConvSpec {
 }
 
 /// A recurrence of any kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RecurrentSpec {
     /// The gated delta rule.
     GatedDelta(GatedDeltaSpec),
@@ -119,6 +124,9 @@ impl RecurrentSpec {
                 dimension("value heads of the delta rule", delta.v_heads)?;
                 dimension("key channels of the delta rule", delta.k_dim)?;
                 dimension("value channels of the delta rule", delta.v_dim)?;
+                if !is_sound(delta.norm_eps) {
+                    return Err(SpecError::NotFinite("norm_eps of the delta rule"));
+                }
                 if !delta.v_heads.is_multiple_of(delta.k_heads) {
                     return Err(SpecError::DeltaHeads {
                         k_heads: delta.k_heads,

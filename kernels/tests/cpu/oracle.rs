@@ -93,6 +93,8 @@ fn recurrences_between_gated_attention() {
                 unreachable!("the first layer follows the delta rule");
             };
             (delta.v_heads, delta.taps) = (delta.k_heads, 2);
+            // As in OLMo Hybrid.
+            (delta.norm_eps, delta.doubled) = (1e-3, true);
             let conv = ShortConvSpec {
                 taps: 8,
                 bias: false,

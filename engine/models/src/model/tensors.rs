@@ -71,8 +71,8 @@ pub(super) fn check_tensors(spec: &ModelSpec, table: &dyn TensorTable) -> Result
     let mut expected_names = HashSet::new();
     for name in TensorName::all(spec) {
         let stored = table.stored(name);
-        let expected = stored.shape(spec);
-        for tensor in stored.names(spec) {
+        for (index, tensor) in stored.names(spec).into_iter().enumerate() {
+            let expected = stored.shape_of(spec, index);
             let Some(found) = table.shape(&tensor) else {
                 return Err(Refusal::MissingTensor(tensor));
             };

@@ -237,6 +237,8 @@ mod tests {
             k_dim: 256,
             v_dim: 256,
             taps: 2,
+            norm_eps: 1e-6,
+            doubled: false,
         }));
         // One token of all queries, keys and values, and a matrix of each head.
         let state = 4 * (3 * 16 * 256 + 16 * 256 * 256);

@@ -173,6 +173,8 @@ mod tests {
             k_dim: 64,
             v_dim: 64,
             taps: 4,
+            norm_eps: 1e-6,
+            doubled: false,
         }));
         check_needs(&spec, 5);
     }

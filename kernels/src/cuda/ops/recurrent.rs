@@ -149,7 +149,6 @@ pub(in crate::cuda) struct Recurrent {
     /// Where the state of each layer begins.
     layers: Vec<usize>,
     hidden: usize,
-    eps: f32,
 }
 
 /// Words of scratch for steps of a capacity.
@@ -193,7 +192,6 @@ impl Recurrent {
             floats,
             layers: spec.state_places(),
             hidden: spec.hidden,
-            eps: spec.norm_eps,
         }))
     }
 
@@ -293,7 +291,7 @@ impl Recurrent {
             v_dim: delta.v_dim as u32,
             in_width: in_width as u32,
             lanes: delta::lanes(delta) as u32,
-            eps: self.eps,
+            eps: delta.norm_eps,
             reserved: 0,
         };
         // SAFETY: as of the convolution.

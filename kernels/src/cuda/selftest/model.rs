@@ -323,6 +323,8 @@ pub(super) fn check_recurrent(device: &Arc<Device>, report: &mut Report) -> Resu
             k_dim,
             v_dim,
             taps,
+            norm_eps: 1e-5,
+            doubled: false,
         })
     };
     let short = |taps, bias| RecurrentSpec::ShortConv(ShortConvSpec { taps, bias });

@@ -312,6 +312,8 @@ pub(super) fn check(
             k_dim,
             v_dim,
             taps,
+            norm_eps: RecurrentProbe::EPS,
+            doubled: false,
         };
         for kind in kinds {
             for in_chunks in [false, true] {

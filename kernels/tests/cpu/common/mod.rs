@@ -120,6 +120,8 @@ pub(crate) fn hybrid(spec: &mut ModelSpec) {
         k_dim: 12,
         v_dim: 20,
         taps: 4,
+        norm_eps: 1e-5,
+        doubled: false,
     }));
     spec.layers[1].attention_mut().output_gate = true;
     spec.layers[2].mixer = Mixer::Recurrent(RecurrentSpec::ShortConv(ShortConvSpec {

@@ -399,7 +399,8 @@ impl<W: WeightSource> Oracle<W> {
             let length = (x.iter().map(|x| x * x).sum::<f64>() + 1e-6).sqrt();
             x.iter().map(|x| x / length).collect()
         };
-        let eps = f64::from(self.spec.norm_eps);
+        let eps = f64::from(spec.norm_eps);
+        let strength_max = if spec.doubled { 2.0 } else { 1.0 };
         if self.states[layer].is_empty() {
             self.states[layer] = vec![vec![0.0; dk * dv]; spec.v_heads];
         }
@@ -412,7 +413,7 @@ impl<W: WeightSource> Oracle<W> {
             let softplus = (a[head] + decay_bias[head]).exp().ln_1p();
             let keep = (-decay[head].exp() * softplus).exp();
             state.iter_mut().for_each(|s| *s *= keep);
-            let strength = sigmoid(b[head]);
+            let strength = strength_max * sigmoid(b[head]);
             let read = |state: &[f64], x: &[f64], column: usize| -> f64 {
                 (0..dk).map(|row| state[row * dv + column] * x[row]).sum()
             };

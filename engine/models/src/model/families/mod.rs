@@ -77,6 +77,7 @@ families!(
     olmo,
     olmo2,
     olmo3,
+    olmo_hybrid,
     olmoe,
     phi,
     phi3,

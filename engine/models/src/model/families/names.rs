@@ -37,6 +37,9 @@ const GATE_UP: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp
 /// Stands in a name for the number of an expert.
 const EXPERT: &str = "*";
 
+/// What stands in its place in names of what the delta rule has of queries, keys and values.
+const PROJECTIONS: [&str; 3] = ["q", "k", "v"];
+
 /// How tensors lie under a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layout {
@@ -57,6 +60,8 @@ enum Layout {
     ByHead,
     /// Rows of a convolution, which are matrices of one row each.
     Taps,
+    /// As [`Self::Taps`], in a tensor each for queries, keys and values of the delta rule.
+    TapsByProjection,
     /// Not at all: every value is 1.
     Ones,
     /// In the metadata of a GGUF file, whose list of that name has a number for each layer.
@@ -158,6 +163,15 @@ impl StoredTensor {
     pub(crate) fn of_each_expert(tensor: TensorName, name: String) -> Self {
         Self {
             layout: Layout::OfEachExpert,
+            ..Self::own(tensor, name)
+        }
+    }
+
+    /// The convolution of the delta rule, in a tensor each for queries, keys and values, whose name
+    /// has `*` for which.
+    pub(crate) fn taps_by_projection(tensor: TensorName, name: String) -> Self {
+        Self {
+            layout: Layout::TapsByProjection,
             ..Self::own(tensor, name)
         }
     }
@@ -286,6 +300,10 @@ impl StoredTensor {
                 let experts = 0..self.tensor.shape(spec)[0];
                 experts.map(|expert| self.name_of(expert)).collect()
             }
+            Layout::TapsByProjection => {
+                let names = PROJECTIONS.iter();
+                names.map(|part| self.name.replace(EXPERT, part)).collect()
+            }
             Layout::Ones | Layout::Metadata => Vec::new(),
             _ => vec![self.name.clone()],
         }
@@ -299,14 +317,23 @@ impl StoredTensor {
         }
     }
 
-    /// The shape of what is stored under a name.
+    /// The shape of what is stored under one of the names.
+    pub(crate) fn shape_of(&self, spec: &ModelSpec, name: usize) -> Vec<usize> {
+        let mut shape = self.shape(spec);
+        if self.layout == Layout::TapsByProjection {
+            shape[0] = projection_rows(spec, self.tensor)[name];
+        }
+        shape
+    }
+
+    /// The shape of what is stored under a name, or of all together where names differ.
     pub(crate) fn shape(&self, spec: &ModelSpec) -> Vec<usize> {
         let mut shape = self.tensor.shape(spec);
         let outputs = |at: usize| self.parts.iter().map(|part| part.shape(spec)[at]).sum();
         match (self.layout, shape.len()) {
             (Layout::Ones | Layout::Metadata, _) => {}
             (Layout::Rows | Layout::ByHead, _) => shape[0] = outputs(0),
-            (Layout::Taps, _) => shape.insert(1, 1),
+            (Layout::Taps | Layout::TapsByProjection, _) => shape.insert(1, 1),
             (Layout::OfEachExpert | Layout::InHalves, _) => {
                 shape.remove(0);
             }
@@ -322,7 +349,7 @@ impl StoredTensor {
     /// Matrices of this tensor's, the rows and the columns of all that are stored under a name if
     /// they lie by rows: as quantised ones do.
     pub(crate) fn stacked(&self, spec: &ModelSpec) -> Option<[usize; 3]> {
-        if self.layout == Layout::Columns {
+        if [Layout::Columns, Layout::TapsByProjection].contains(&self.layout) {
             return None;
         }
         let mut shape = self.shape(spec);
@@ -380,6 +407,23 @@ impl StoredTensor {
                 let parts = self.parts.len();
                 let part = self.parts.iter().take_while(|p| **p != self.tensor).count();
                 vec![run(name, first * parts + part, parts, count)]
+            }
+            Layout::TapsByProjection => {
+                let mut runs = Vec::new();
+                let mut before = 0;
+                for (name, rows) in self
+                    .names(spec)
+                    .into_iter()
+                    .zip(projection_rows(spec, self.tensor))
+                {
+                    let begin = first.clamp(before, before + rows);
+                    let end = (first + count).clamp(before, before + rows);
+                    if begin < end {
+                        runs.push(run(name, begin - before, 1, end - begin));
+                    }
+                    before += rows;
+                }
+                runs
             }
             Layout::OfEachExpert | Layout::ByExpert | Layout::ByHead => {
                 let (each, before, stride) = match self.layout {
@@ -444,6 +488,19 @@ fn heads_of(spec: &ModelSpec, tensor: TensorName) -> usize {
         Mixer::Attention(attention) => attention.q_heads,
         Mixer::Recurrent(RecurrentSpec::GatedDelta(delta)) => delta.k_heads,
         Mixer::Recurrent(RecurrentSpec::ShortConv(_)) => unreachable!("no heads"),
+    }
+}
+
+/// Channels of queries, of keys and of values of the delta rule in the layer of a tensor.
+fn projection_rows(spec: &ModelSpec, tensor: TensorName) -> [usize; 3] {
+    let TensorName::Layer(layer, _) = tensor else {
+        unreachable!("only tensors of layers lie by projection");
+    };
+    match &spec.layers[layer].mixer {
+        Mixer::Recurrent(RecurrentSpec::GatedDelta(delta)) => {
+            [delta.k_width(), delta.k_width(), delta.v_width()]
+        }
+        _ => unreachable!("only the delta rule convolves projections"),
     }
 }
 

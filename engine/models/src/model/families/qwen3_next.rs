@@ -100,6 +100,8 @@ pub(super) fn hybrid(config: &HfConfig) -> Result<ModelSpec, Refusal> {
         k_dim: config.required_size("linear_key_head_dim")?,
         v_dim: config.required_size("linear_value_head_dim")?,
         taps: config.required_size("linear_conv_kernel_dim")?,
+        norm_eps: model.norm_eps,
+        doubled: false,
     };
     let layers = model.layers;
     let interval = config.interval("full_attention_interval", FULL_INTERVAL)?;

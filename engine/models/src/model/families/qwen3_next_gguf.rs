@@ -70,6 +70,8 @@ pub(super) fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
         k_dim: config.required_size(K_DIM)?,
         v_dim: v_width / v_heads,
         taps: config.required_size(TAPS)?,
+        norm_eps: model.norm_eps,
+        doubled: false,
     };
     let recurrent = match config.flags(RECURRENT, model.layers)? {
         Some(recurrent) => recurrent,

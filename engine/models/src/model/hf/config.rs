@@ -176,6 +176,18 @@ impl HfConfig {
         }
     }
 
+    /// Whether RoPE has a base: `null` alone says that it has none.
+    pub(crate) fn has_rope_base(&self) -> Result<bool, Refusal> {
+        match rope_parameters(&self.object)? {
+            Some(parameters) => {
+                let is_null =
+                    parameters.has("rope_theta") && parameters.get("rope_theta").is_none();
+                Ok(!is_null)
+            }
+            None => Ok(true),
+        }
+    }
+
     /// A text.
     pub(crate) fn text(&self, key: &str) -> Result<Option<&str>, Refusal> {
         self.object.text(key)

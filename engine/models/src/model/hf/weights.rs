@@ -157,7 +157,7 @@ impl HfWeights {
                     parts.insert(bias);
                 }
                 let found = InParts {
-                    shape: place.shape(&self.spec),
+                    shape: place.shape_of(&self.spec, expert),
                     ..found
                 };
                 tensors.insert(tensor, found);
