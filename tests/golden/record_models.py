@@ -1,20 +1,23 @@
 """Records a tiny model of tests/golden/models with transformers: models/README.md says what it has.
 
-usage: record_models.py [--norms-around C] [--seed N] [--out FILE] [--transposed PART]
-                        MODEL_TYPE [FIELD=JSON ...]
+usage: record_models.py [--norms-around C] [--seed N] [--bf16-cache] [--out FILE]
+                        [--transposed PART] MODEL_TYPE [FIELD=JSON ...]
        record_models.py --inside OUTER_TYPE --vision JSON MODEL_TYPE [FIELD=JSON ...]
        record_models.py --again FILE.json [--out FILE]
 
 The first writes models/MODEL_TYPE.json, of a configuration with small sizes and the fields named.
 The second does for the text part of a model that also reads images, whose configuration of those is
 given too. Tensors with PART in their name are stored transposed, where transformers reads either.
-The third records the configuration of a file anew, and says how far the two are apart.
+The third records the configuration of a file anew, and says how far the two are apart. With
+--bf16-cache, answers of keys and values that are rounded to bf16 are recorded, too.
 (pip install torch transformers==5.17.0)
 """
 
 import argparse
+import contextlib
 import json
 import pathlib
+import sys
 import tempfile
 
 import numpy as np
@@ -119,7 +122,33 @@ def prompt(model, ids):
     }
 
 
-def record(architecture, config, seed, norms_around, tensors=None, transposed=None):
+@contextlib.contextmanager
+def bf16_cache(model):
+    """Attention reads keys and values as a cache of bf16 has them."""
+    module = sys.modules[type(model).__module__]
+    exact = module.eager_attention_forward
+
+    def rounded(of, query, key, value, *args, **fields):
+        key, value = (x.to(torch.bfloat16).to(x.dtype) for x in (key, value))
+        return exact(of, query, key, value, *args, **fields)
+
+    module.eager_attention_forward = rounded
+    try:
+        yield
+    finally:
+        module.eager_attention_forward = exact
+
+
+def answers(model, ids, has_bf16_cache):
+    found = prompt(model, ids)
+    if has_bf16_cache:
+        with bf16_cache(model):
+            rounded = prompt(model, ids)
+        found["bf16_cache"] = {key: rounded[key] for key in ("logprobs", "greedy_and_margin")}
+    return found
+
+
+def record(architecture, config, seed, norms_around, has_bf16_cache, tensors=None, transposed=None):
     """Of the tensors given, or else those that transformers writes."""
     with tempfile.TemporaryDirectory() as directory:
         directory = pathlib.Path(directory)
@@ -160,7 +189,7 @@ def record(architecture, config, seed, norms_around, tensors=None, transposed=No
             "norm_weights_around": norms_around,
             "config": dict(sorted(written.items())),
             "tensors": tensors,
-            "prompts": [prompt(model, entry["ids"]) for entry in prompts],
+            "prompts": [answers(model, entry["ids"], has_bf16_cache) for entry in prompts],
         }
 
 
@@ -175,6 +204,10 @@ def compare(before, after):
         tokens = [[token for token, _ in entry["greedy_and_margin"]] for entry in (one, other)]
         greedy = "the same" if tokens[0] == tokens[1] else "other"
         print(f"{len(one['ids'])} tokens: at most {most:.4f} apart, {greedy} greedy tokens")
+        if "bf16_cache" in one:
+            pairs = zip(one["bf16_cache"]["logprobs"], other["bf16_cache"]["logprobs"])
+            most = max(abs(a - b) for a, b in pairs)
+            print(f"{len(one['ids'])} tokens, a cache of bf16: at most {most:.4f} apart")
 
 
 def main():
@@ -185,6 +218,7 @@ def main():
     parser.add_argument("--vision", type=json.loads)
     parser.add_argument("--norms-around", type=int, default=1)
     parser.add_argument("--seed", type=int, default=4)
+    parser.add_argument("--bf16-cache", action="store_true")
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("model_type", nargs="?")
     parser.add_argument("fields", nargs="*")
@@ -195,8 +229,11 @@ def main():
         fields = dict(before["config"])
         config = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
         around = before["norm_weights_around"]
+        has_bf16_cache = "bf16_cache" in before["prompts"][0]
         shapes_before = before["tensors"]
-        golden = record(before["architecture"], config, before["seed"], around, shapes_before)
+        golden = record(
+            before["architecture"], config, before["seed"], around, has_bf16_cache, shapes_before
+        )
         compare(before, golden)
     else:
         assert args.model_type, "name a model type"
@@ -212,7 +249,9 @@ def main():
             model_type = args.inside
         config = transformers.AutoConfig.for_model(model_type, **fields)
         around = args.norms_around
-        golden = record(args.model_type, config, args.seed, around, None, args.transposed)
+        golden = record(
+            args.model_type, config, args.seed, around, args.bf16_cache, None, args.transposed
+        )
         args.out = args.out or MODELS / f"{args.model_type}.json"
     if args.out:
         args.out.write_text(json.dumps(golden, separators=(",", ":")))
