@@ -35,6 +35,9 @@ pub fn run(device: &Arc<Device>, rows: &[usize], repeats: usize) -> Result<(), P
         biases: false,
         activation: ExpertActivation::SwiGlu,
         shared: None,
+        router_norm: None,
+        weight_scales: false,
+        branch_norms: false,
     };
     let gpt_oss = ExpertsSpec {
         experts: 32,

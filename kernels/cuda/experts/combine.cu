@@ -12,7 +12,7 @@ struct CombineParams {
   const float* weights;    // [rows][per_token]
   const bf16* x;           // [rows][hidden], what the score is a product of
   const bf16* score;       // [hidden], or null: the shared expert is not scored
-  bf16* out;               // [rows][hidden]: what the shared expert has put out, if there is one
+  bf16* out;               // [rows][hidden]: what the shared expert has put out, if it is added to
   uint32_t hidden;         // a multiple of 8
   uint32_t per_token;
   uint32_t has_shared;

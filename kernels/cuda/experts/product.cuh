@@ -8,6 +8,7 @@
 // A slice of gates has eight of them and, in the other half of the m side, the eight outputs that
 // they open, so that a lane has both.
 #pragma once
+#include "../common/activation.cuh"
 #include "../common/kernel.cuh"
 #include "../product/packed.cuh"
 
@@ -27,8 +28,8 @@ struct ExpertsParams {
   uint32_t experts;
   uint32_t inputs;   // a multiple of 8
   uint32_t outputs;  // of an expert, a multiple of 8; of gates and what they open, of 16
-  uint32_t gated;
-  float limit;  // 0: gates are silu's; else they are clamped at it
+  uint32_t gated;    // 0, or the activation of gates (common/activation.cuh)
+  float limit;       // 0: gates are as they are; else silu's, clamped at it
   float alpha;
   uint32_t stages;  // of the ring of many.cuh, 2 to 4
 };
@@ -261,7 +262,7 @@ __device__ __forceinline__ float gated_by(const ExpertsParams& p, float gate, fl
     up = fminf(fmaxf(up, -p.limit), p.limit);
     return (up + 1.f) * gate / (1.f + __expf(-p.alpha * gate));
   }
-  return gate / (1.f + __expf(-gate)) * up;
+  return activate(p.gated, gate) * up;
 }
 
 // One of the two outputs that a lane of eight has of a slice: row g, or row g + 8 for i = 1.

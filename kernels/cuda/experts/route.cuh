@@ -12,6 +12,7 @@ struct RouteParams {
   const float* products;   // [rows][experts]
   const bf16* bias;        // [experts] of the products, or null
   const bf16* correction;  // [2][experts] for the choice alone: rounded, and what is left; or null
+  const bf16* scales;      // [experts] of the weights, or null
   uint32_t* chosen;        // [rows][per_token]: experts, the best first
   float* weights;          // [rows][per_token]
   uint32_t rows;
@@ -23,9 +24,9 @@ struct RouteParams {
   uint32_t renormalised;
   float scale;
   float jitter;
-  uint32_t reserved;
+  float multiplier;  // of the products
 };
-static_assert(sizeof(RouteParams) == 80);
+static_assert(sizeof(RouteParams) == 88);
 
 constexpr uint32_t kRouteWarps = 4, kExpertsMax = 1024, kPerTokenMax = 32, kNobody = ~0u;
 // Added to a sum of sigmoids that weights are divided by.
@@ -72,7 +73,7 @@ __device__ __forceinline__ void route(const RouteParams& p, uint32_t row, float*
   float top = -INFINITY;
   for (uint32_t e = lane; e < p.experts; e += 32) {
     const float bias = p.bias ? __bfloat162float(p.bias[e]) : 0.f;
-    scores[e] = products[e] + bias;
+    scores[e] = products[e] * p.multiplier + bias;
     top = fmaxf(top, scores[e]);
   }
   top = warp_max(top);
@@ -121,6 +122,7 @@ __device__ __forceinline__ void route(const RouteParams& p, uint32_t row, float*
   uint32_t* const chosen = p.chosen + static_cast<uint64_t>(row) * p.per_token;
   float* const weights = p.weights + static_cast<uint64_t>(row) * p.per_token;
   float of_chosen = 0.f;
+  uint32_t own = 0;  // the expert whose weight this lane writes
   for (uint32_t i = 0; i < p.per_token; i++) {
     const Best best = best_of(p.experts, out, of_choice);
     float weight = scores[best.index];
@@ -135,6 +137,7 @@ __device__ __forceinline__ void route(const RouteParams& p, uint32_t row, float*
     }
     strike(out, best.index);
     of_chosen += weight;
+    if (lane == i) own = best.index;
     if (lane == 0) chosen[i] = best.index, chosen_scores[i] = weight;
   }
   __syncwarp();
@@ -144,7 +147,8 @@ __device__ __forceinline__ void route(const RouteParams& p, uint32_t row, float*
     weight /= p.renormalised ? of_chosen : sum;
   else if (p.scores == 1 && p.renormalised)
     weight /= of_chosen + kLeastSum;
-  weights[lane] = weight * p.scale;
+  weight *= p.scale;
+  weights[lane] = p.scales ? weight * __bfloat162float(p.scales[own]) : weight;
 }
 
 }  // namespace ebb

@@ -6,14 +6,14 @@ use std::collections::TryReserveError;
 
 use super::floats::Floats;
 use super::linear::{Group, Io, Linear, Then, multiply_groups};
-use super::math::exp;
+use super::math::{self, exp};
 use super::ops::for_rows;
 use super::packed::Activations;
 use super::shared::SharedSlice;
 use super::simd::{Isa, Kernel, Simd};
 use super::threads::{Pool, TaskPanic};
-use crate::model::routing::{Choice, route};
-use crate::model::{Activation, ExpertActivation, ExpertsSpec, LayerSpec, ModelSpec};
+use crate::model::routing::{Choice, OfExperts, route};
+use crate::model::{ExpertActivation, ExpertsSpec, LayerSpec, ModelSpec};
 
 /// The weights of a layer's experts.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub(super) struct Experts {
     pub(super) router: Linear,
     /// Of each expert, for the choice alone.
     pub(super) correction: Option<Vec<f32>>,
+    /// Of each expert, for its weight.
+    pub(super) scales: Option<Vec<f32>>,
     /// Of each expert. One product gates if [`is_fused`].
     pub(super) gate_up: Vec<Linear>,
     pub(super) down: Vec<Linear>,
@@ -30,7 +32,7 @@ pub(super) struct Experts {
 
 /// Whether gate and up are multiplied and gated at once.
 pub(super) fn is_fused(spec: &ExpertsSpec) -> bool {
-    spec.activation == ExpertActivation::SwiGlu && !spec.biases
+    !matches!(spec.activation, ExpertActivation::Clamped { .. }) && !spec.biases
 }
 
 /// Activations of layers of experts, kept between steps.
@@ -118,8 +120,10 @@ pub(super) struct ExpertsIo<'a> {
     pub(super) rows: usize,
     /// `[rows][hidden]`
     pub(super) input: &'a [f32],
-    /// `[rows][hidden]`: what the shared expert has put out, if there is one.
-    pub(super) branch: &'a mut [f32],
+    /// `[rows][hidden]`: what the router reads.
+    pub(super) router: &'a [f32],
+    /// `[rows][hidden]`: what the shared expert has put out, if it is added to that.
+    pub(super) output: &'a mut [f32],
     /// Room for inputs, quantised.
     pub(super) quantised: &'a mut Activations,
     pub(super) scratch: &'a mut ExpertScratch,
@@ -139,7 +143,7 @@ impl Experts {
         self.router.bytes() + all / spec.experts * spec.per_token
     }
 
-    /// Adds the chosen experts' outputs to the shared expert's.
+    /// The chosen experts' outputs, added to the shared expert's if that is no branch by itself.
     pub(super) fn run(
         &self,
         (pool, isa): (&mut Pool, Isa),
@@ -149,7 +153,8 @@ impl Experts {
         let ExpertsIo {
             rows,
             input,
-            branch,
+            router,
+            output,
             quantised,
             scratch,
         } = io;
@@ -160,7 +165,7 @@ impl Experts {
         self.route(
             (&mut *pool, isa),
             spec,
-            (rows, input),
+            (rows, router, input),
             &mut *quantised,
             scratch,
         )?;
@@ -187,7 +192,7 @@ impl Experts {
             },
         };
         let then = match fused {
-            true => Then::Gated(Activation::Silu),
+            true => Then::Gated(spec.activation.of_gates()),
             false => Then::Store,
         };
         multiply_groups((&mut *pool, isa), &groups(&self.gate_up), gate_up, then)?;
@@ -212,18 +217,18 @@ impl Experts {
             output: &mut scratch.sorted,
         };
         multiply_groups((&mut *pool, isa), &groups(&self.down), down, Then::Store)?;
-        let branch = SharedSlice::new(branch);
+        let output = SharedSlice::new(output);
         let (scratch, has_score) = (&*scratch, self.shared_score.is_some());
         for_rows(pool, rows, hidden * spec.per_token, |first, end| {
             for row in first..end {
                 isa.run(AddUp {
-                    has_shared: spec.shared.is_some(),
+                    has_shared: spec.adds_to_shared(),
                     shared_score: has_score.then(|| scratch.shared_scores[row]),
                     chosen: &scratch.chosen[row * spec.per_token..][..spec.per_token],
                     places: &scratch.places[row * spec.per_token..][..spec.per_token],
                     sorted: &scratch.sorted,
                     // SAFETY: ranges of rows are disjoint.
-                    branch: unsafe { branch.slice(row * hidden, hidden) },
+                    output: unsafe { output.slice(row * hidden, hidden) },
                 });
             }
         })
@@ -234,13 +239,19 @@ impl Experts {
         &self,
         (pool, isa): (&mut Pool, Isa),
         spec: &ExpertsSpec,
-        (rows, input): (usize, &[f32]),
+        (rows, router, input): (usize, &[f32], &[f32]),
         quantised: &mut Activations,
         scratch: &mut ExpertScratch,
     ) -> Result<(), TaskPanic> {
-        let linears = [(Some(&self.router), &mut scratch.scores)];
-        let shared = (self.shared_score.as_ref(), &mut scratch.shared_scores);
-        for (linear, output) in linears.into_iter().chain([shared]) {
+        let linears = [
+            (Some(&self.router), router, &mut scratch.scores),
+            (
+                self.shared_score.as_ref(),
+                input,
+                &mut scratch.shared_scores,
+            ),
+        ];
+        for (linear, input, output) in linears {
             let Some(linear) = linear else { continue };
             let io = Io {
                 rows,
@@ -255,6 +266,10 @@ impl Experts {
         scratch.chosen.resize(choices, Choice::default());
         let chosen = SharedSlice::new(&mut scratch.chosen);
         let scores = SharedSlice::new(&mut scratch.scores);
+        let of_experts = OfExperts {
+            correction: self.correction.as_deref(),
+            scales: self.scales.as_deref(),
+        };
         for_rows(pool, rows, spec.experts * spec.per_token, |first, end| {
             for row in first..end {
                 // SAFETY: ranges of rows are disjoint.
@@ -264,7 +279,7 @@ impl Experts {
                         chosen.slice(row * spec.per_token, spec.per_token),
                     )
                 };
-                route(spec, scores, self.correction.as_deref(), chosen);
+                route(spec, scores, of_experts, chosen);
             }
         })?;
         let ends = &mut scratch.ends;
@@ -337,6 +352,7 @@ impl Kernel for Gate<'_> {
 fn act<S: Simd>(s: S, activation: ExpertActivation, gate: S::F, up: S::F) -> S::F {
     let one = s.splat(1.0);
     let (gate, up, alpha) = match activation {
+        ExpertActivation::GeGlu => return s.mul(math::gelu_tanh(s, gate), up),
         ExpertActivation::SwiGlu => (gate, up, one),
         ExpertActivation::Clamped { limit, alpha } => {
             // The constants come first: `max` and `min` return their second argument for NaN.
@@ -356,7 +372,7 @@ struct AddUp<'a> {
     chosen: &'a [Choice],
     places: &'a [usize],
     sorted: &'a [f32],
-    branch: &'a mut [f32],
+    output: &'a mut [f32],
 }
 
 impl Kernel for AddUp<'_> {
@@ -364,19 +380,19 @@ impl Kernel for AddUp<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let hidden = self.branch.len();
+        let hidden = self.output.len();
         if !self.has_shared {
-            self.branch.fill(0.0);
+            self.output.fill(0.0);
         }
         if let Some(score) = self.shared_score {
             let e = exp(s, s.splat(-score));
             let share = s.first(s.div(s.splat(1.0), s.add(s.splat(1.0), e)));
-            self.branch.iter_mut().for_each(|x| *x *= share);
+            self.output.iter_mut().for_each(|x| *x *= share);
         }
         for (choice, place) in self.chosen.iter().zip(self.places) {
             let row = &self.sorted[place * hidden..][..hidden];
             let weight = s.splat(choice.weight);
-            let mut out = self.branch.chunks_exact_mut(S::LANES);
+            let mut out = self.output.chunks_exact_mut(S::LANES);
             let mut of_expert = row.chunks_exact(S::LANES);
             for (out, x) in (&mut out).zip(&mut of_expert) {
                 // SAFETY: both have as many floats as a vector.

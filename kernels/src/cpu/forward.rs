@@ -92,7 +92,13 @@ impl Forward<'_> {
                 Op::OpenAttended(layer) => self.open_attended(layer)?,
                 Op::Recur(layer) => self.recur(layer)?,
                 Op::Activate(layer) => self.activate(layer)?,
-                Op::Experts { layer, input } => self.experts(layer, input)?,
+                Op::Experts {
+                    layer,
+                    input,
+                    router,
+                    output,
+                } => self.experts(layer, (input, router), output)?,
+                Op::Join => self.join(),
                 Op::Add => self.add(),
                 Op::SelectRows => self.select_rows(),
                 Op::FinishLogits => self.finish_logits()?,
@@ -277,27 +283,41 @@ impl Forward<'_> {
         }
     }
 
-    fn experts(&mut self, layer: usize, input: Buffer) -> Result<(), TaskPanic> {
+    fn experts(
+        &mut self,
+        layer: usize,
+        (input, router): (Buffer, Buffer),
+        output: Buffer,
+    ) -> Result<(), TaskPanic> {
         let spec = self.spec.layers[layer].experts();
         let Some((spec, experts)) = spec.zip(self.weights.experts[layer].as_ref()) else {
             unreachable!("the program has experts where the spec has them");
         };
         let hidden = self.spec.hidden;
-        let mut branch = self.scratch.take(Buffer::Branch);
+        let mut out = self.scratch.take(output);
         let mut quantised = std::mem::take(&mut self.scratch.quantised);
         let mut scratch = std::mem::take(&mut self.scratch.experts);
         let io = ExpertsIo {
             rows: self.rows,
             input: self.scratch.rows(input, self.rows),
-            branch: &mut branch[..self.rows * hidden],
+            router: self.scratch.rows(router, self.rows),
+            output: &mut out[..self.rows * hidden],
             quantised: &mut quantised,
             scratch: &mut scratch,
         };
         let result = experts.run((&mut *self.pool, self.isa), spec, io);
         self.scratch.experts = scratch;
         self.scratch.quantised = quantised;
-        self.scratch.put(Buffer::Branch, branch);
+        self.scratch.put(output, out);
         result
+    }
+
+    /// The sum of a shared expert's branch and of what was chosen beside it.
+    fn join(&mut self) {
+        let mut branch = self.scratch.take(Buffer::Branch);
+        let chosen = self.scratch.rows(Buffer::Chosen, self.rows);
+        branch.iter_mut().zip(chosen).for_each(|(x, c)| *x += c);
+        self.scratch.put(Buffer::Branch, branch);
     }
 
     /// The residual connection, where no product makes it.

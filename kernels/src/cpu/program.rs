@@ -2,10 +2,12 @@
 
 use super::linear::Then;
 use crate::model::ops::{Buffer, LinearName, Op as ModelOp, forward};
-use crate::model::{AttentionSpec, Feature, LayerSpec, ModelSpec, RecurrentSpec, TensorName};
+use crate::model::{
+    AttentionSpec, Feature, LayerSpec, LayerTensor, ModelSpec, RecurrentSpec, TensorName,
+};
 
 /// What this backend computes beyond a plain layer.
-pub(super) const FEATURES: [Feature; 36] = [
+pub(super) const FEATURES: [Feature; 37] = [
     Feature::NoRope,
     Feature::PartialRope,
     Feature::Scale,
@@ -33,6 +35,7 @@ pub(super) const FEATURES: [Feature; 36] = [
     Feature::LogitMultiplier,
     Feature::LogitSoftCap,
     Feature::Experts,
+    Feature::ExpertNorms,
     Feature::UnevenHeads,
     Feature::SharedKv,
     Feature::ValueNorm,
@@ -75,7 +78,11 @@ pub(super) enum Op<N, L> {
     Experts {
         layer: usize,
         input: Buffer,
+        router: Buffer,
+        output: Buffer,
     },
+    /// `Branch += Chosen`, both normalised.
+    Join,
     Add,
     /// With the norm's weights.
     FinishLayerInputs(N),
@@ -139,7 +146,30 @@ pub(super) fn program(spec: &ModelSpec, rotate_back: bool) -> Vec<NamedOp> {
             ModelOp::Recur(layer) => Op::Recur(layer),
             ModelOp::Activate(layer) => Op::Activate(layer),
             ModelOp::Gate(_) => unreachable!("gates are fused into their product"),
-            ModelOp::Experts { layer, input } => Op::Experts { layer, input },
+            ModelOp::Experts {
+                layer,
+                input,
+                router,
+                output,
+            } => Op::Experts {
+                layer,
+                input,
+                router,
+                output,
+            },
+            ModelOp::JoinBranches(layer) => {
+                let branches = [
+                    (LayerTensor::SharedPostNorm, Buffer::Branch),
+                    (LayerTensor::ExpertPostNorm, Buffer::Chosen),
+                ];
+                ops.extend(branches.map(|(tensor, branch)| Op::Norm {
+                    weight: TensorName::Layer(layer, tensor),
+                    bias: None,
+                    input: branch,
+                    output: branch,
+                }));
+                Op::Join
+            }
             ModelOp::Add => Op::Add,
             ModelOp::FinishLayerInputs => Op::FinishLayerInputs(TensorName::PerLayerNorm),
             ModelOp::OpenLayerInput(layer) => Op::OpenLayerInput(layer),
@@ -183,7 +213,11 @@ pub(super) fn widths(spec: &ModelSpec, ops: &[NamedOp]) -> [usize; Buffer::COUNT
     let mut widths = [0; Buffer::COUNT];
     let mut uses = |buffer: Buffer| {
         widths[buffer as usize] = match buffer {
-            Buffer::Residual | Buffer::Normed | Buffer::Branch => spec.hidden,
+            Buffer::Residual
+            | Buffer::Normed
+            | Buffer::Branch
+            | Buffer::RouterInput
+            | Buffer::Chosen => spec.hidden,
             Buffer::Heads => {
                 let attention = heads(AttentionSpec::heads_width);
                 attention.max(recurrent(RecurrentSpec::in_width))
@@ -203,10 +237,12 @@ pub(super) fn widths(spec: &ModelSpec, ops: &[NamedOp]) -> [usize; Buffer::COUNT
                 uses(*input);
                 uses(*output);
             }
-            Op::Experts { input, .. } => {
-                uses(*input);
-                uses(Buffer::Branch);
-            }
+            Op::Experts {
+                input,
+                router,
+                output,
+                ..
+            } => [*input, *router, *output].into_iter().for_each(&mut uses),
             _ => {}
         }
     }
@@ -254,6 +290,9 @@ mod tests {
             biases: false,
             activation: ExpertActivation::SwiGlu,
             shared: None,
+            router_norm: None,
+            weight_scales: false,
+            branch_norms: false,
         });
         let sparse = successors(&spec);
         let (first, behind) = (&sparse[..2], &sparse[2..]);

@@ -15,6 +15,7 @@ use half::bf16;
 use super::driver::{Device, DeviceBuffer, Kernel, Stream};
 use super::error::CudaError;
 use super::linear::Weight;
+use super::ops::activation_code;
 use super::packed::DeviceFormat;
 use super::params::{DevicePtr, GemmShape, KernelParams};
 use super::products::Products;
@@ -27,6 +28,7 @@ struct RouteParams {
     products: DevicePtr,
     bias: DevicePtr,
     correction: DevicePtr,
+    scales: DevicePtr,
     chosen: DevicePtr,
     weights: DevicePtr,
     rows: u32,
@@ -38,7 +40,7 @@ struct RouteParams {
     renormalised: u32,
     scale: f32,
     jitter: f32,
-    reserved: u32,
+    multiplier: f32,
 }
 // SAFETY: field for field `ebb::RouteParams` of experts/route.cuh.
 unsafe impl KernelParams for RouteParams {}
@@ -130,6 +132,8 @@ pub(super) struct ExpertWeights {
     pub(super) router_bias: Option<DeviceBuffer<bf16>>,
     /// `[2][experts]`: rounded, and what that leaves.
     pub(super) correction: Option<DeviceBuffer<bf16>>,
+    /// `[experts]`, of the weights of a choice.
+    pub(super) scales: Option<DeviceBuffer<bf16>>,
     /// `[hidden]`: what scores the shared expert.
     pub(super) score: Option<DeviceBuffer<bf16>>,
     /// All gates, then all that they open; or both packed in turns, in one part.
@@ -146,6 +150,7 @@ impl ExpertWeights {
         let optional = [
             &self.router_bias,
             &self.correction,
+            &self.scales,
             &self.score,
             &self.gate_up_bias,
             &self.down_bias,
@@ -222,7 +227,9 @@ pub(super) struct ExpertsIo<'a> {
     pub(super) rows: usize,
     /// `[rows][hidden]`.
     pub(super) x: &'a DeviceBuffer<bf16>,
-    /// `[rows][hidden]`: what the shared expert has put out, if there is one.
+    /// `[rows][hidden]`: what the router reads.
+    pub(super) router: &'a DeviceBuffer<bf16>,
+    /// `[rows][hidden]`: what the shared expert has put out, if it is added to that.
     pub(super) out: &'a mut DeviceBuffer<bf16>,
 }
 
@@ -343,7 +350,12 @@ impl Experts {
         weights: &ExpertWeights,
         io: ExpertsIo<'_>,
     ) -> Result<(), CudaError> {
-        let ExpertsIo { rows, x, out } = io;
+        let ExpertsIo {
+            rows,
+            x,
+            router: read,
+            out,
+        } = io;
         if rows == 0 {
             return Ok(());
         }
@@ -352,7 +364,7 @@ impl Experts {
         let shape = Self::router_shape(spec, of.hidden, rows);
         let router = weights.router.ptr();
         // SAFETY: see above.
-        unsafe { products.run(stream, shape, x.ptr(), router, self.scores.ptr())? };
+        unsafe { products.run(stream, shape, read.ptr(), router, self.scores.ptr())? };
         self.route(stream, &of)?;
         self.multiply_both(stream, &of, x)?;
         self.combine(stream, &of, x, out)
@@ -394,6 +406,7 @@ impl Experts {
             products: self.scores.ptr(),
             bias: address(&of.weights.router_bias),
             correction: address(&of.weights.correction),
+            scales: address(&of.weights.scales),
             chosen: self.chosen.ptr(),
             weights: self.weights.ptr(),
             rows: rows as u32,
@@ -405,7 +418,7 @@ impl Experts {
             renormalised: u32::from(spec.routing.renormalised),
             scale: spec.routing.scale,
             jitter,
-            reserved: 0,
+            multiplier: spec.router_norm.map_or(1.0, |norm| norm.multiplier),
         };
         let sort = SortParams {
             chosen: self.chosen.ptr(),
@@ -436,7 +449,7 @@ impl Experts {
     /// Of the gates, and of what they open.
     fn gate_up(&self, of: &Run<'_>, x: &DeviceBuffer<bf16>) -> ExpertsParams {
         let (limit, alpha) = match of.spec.activation {
-            ExpertActivation::SwiGlu => (0.0, 1.0),
+            ExpertActivation::SwiGlu | ExpertActivation::GeGlu => (0.0, 1.0),
             ExpertActivation::Clamped { limit, alpha } => (limit, alpha),
         };
         ExpertsParams {
@@ -452,7 +465,7 @@ impl Experts {
             experts: of.spec.experts as u32,
             inputs: of.hidden as u32,
             outputs: 2 * of.spec.intermediate as u32,
-            gated: 1,
+            gated: activation_code(of.spec.activation.of_gates()),
             limit,
             alpha,
             stages: 0,
@@ -490,7 +503,7 @@ impl Experts {
             out: out.ptr(),
             hidden: of.hidden as u32,
             per_token: of.spec.per_token as u32,
-            has_shared: u32::from(of.spec.shared.is_some()),
+            has_shared: u32::from(of.spec.adds_to_shared()),
             reserved: 0,
         };
         let (grid, threads) = ((of.rows as u32, 1), COMBINE_THREADS);

@@ -108,6 +108,19 @@ unsafe impl KernelParams for PostNormParams {}
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
+struct JoinParams {
+    branch: DevicePtr,
+    other: DevicePtr,
+    weights: [DevicePtr; 2],
+    form: NormForm,
+    hidden: u32,
+    reserved: u32,
+}
+// SAFETY: field for field `ebb::JoinParams` of ops/join_branches.cu.
+unsafe impl KernelParams for JoinParams {}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
 struct GateParams {
     gate_up: DevicePtr,
     out: DevicePtr,
@@ -192,6 +205,7 @@ pub(super) struct Ops {
     embed: Kernel<EmbedParams>,
     norm: Kernel<NormParams>,
     post_norm: Kernel<PostNormParams>,
+    join_branches: Kernel<JoinParams>,
     gate: Kernel<GateParams>,
     finish_logits: Kernel<LogitParams>,
     /// What finishes heads.
@@ -236,9 +250,9 @@ impl Ops {
                 spec.hidden
             ));
         };
-        let post_norm = match spec.hidden {
-            ..=4096 => "post_norm_4096",
-            _ => "post_norm_16384",
+        let [post_norm, join_branches] = match spec.hidden {
+            ..=4096 => ["post_norm_4096", "join_branches_4096"],
+            _ => ["post_norm_16384", "join_branches_16384"],
         };
         let of_layers = spec.layers.iter().map(|layer| layer.intermediate());
         let of_experts = spec.layers.iter().filter_map(LayerSpec::experts);
@@ -292,6 +306,7 @@ impl Ops {
             embed: device.kernel("embed", 0)?,
             norm: device.kernel(norm, 0)?,
             post_norm: device.kernel(post_norm, 0)?,
+            join_branches: device.kernel(join_branches, 0)?,
             gate: device.kernel("gate", 0)?,
             finish_logits: device.kernel("finish_logits", 0)?,
             heads: HeadOps::new(device, (spec.norm_eps, spec.norms.from_one), rotation)?,
@@ -413,6 +428,29 @@ impl Ops {
             self.post_norm
                 .launch(stream, (rows as u32, 1), 256, &params)
         }
+    }
+
+    /// `branch = norm(branch) + norm(other)`, by `weights` in that order.
+    pub(super) fn join_branches(
+        &self,
+        stream: &Stream,
+        rows: usize,
+        branch: &mut DeviceBuffer<bf16>,
+        other: &DeviceBuffer<bf16>,
+        weights: [&DeviceBuffer<bf16>; 2],
+    ) -> Result<(), CudaError> {
+        assert!(rows * self.hidden <= branch.len().min(other.len()));
+        let params = JoinParams {
+            branch: branch.ptr(),
+            other: other.ptr(),
+            weights: weights.map(DeviceBuffer::ptr),
+            form: self.form,
+            hidden: self.hidden as u32,
+            reserved: 0,
+        };
+        let (grid, kernel) = ((rows as u32, 1), &self.join_branches);
+        // SAFETY: see above.
+        unsafe { kernel.launch(stream, grid, 256, &params) }
     }
 
     /// What a layer does with its heads.

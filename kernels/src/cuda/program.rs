@@ -39,8 +39,10 @@ pub(super) enum Op<Vector = usize, Linear = usize> {
     FinishLayerInputs,
     OpenLayerInput(usize, Activation),
     ScaleResidual(usize),
-    /// A layer's experts, of `Normed`.
+    /// A layer's experts, of `Normed`, and of `RouterInput` where their router has a norm.
     Experts(usize),
+    /// See the model's operation of this name.
+    JoinBranches(usize),
     /// `Residual += Branch`, with the bias of a layer's output projection; `Normed` stays.
     Add {
         bias: Option<usize>,
@@ -48,7 +50,7 @@ pub(super) enum Op<Vector = usize, Linear = usize> {
 }
 
 /// `Residual += Branch` if `add`, `Branch` normalised with `post` first if there is one; then
-/// `Normed = norm(Residual)`, or the residual stream itself without a weight.
+/// `output = norm(Residual)`, or the residual stream itself without a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Norm<Vector = usize> {
     pub(super) add: bool,
@@ -56,6 +58,8 @@ pub(super) struct Norm<Vector = usize> {
     pub(super) bias: Option<usize>,
     pub(super) post: Option<Vector>,
     pub(super) weight: Option<Vector>,
+    /// `Normed`, or what a router reads.
+    pub(super) output: Buffer,
 }
 
 /// What a product does beside multiplying.
@@ -217,11 +221,13 @@ fn load(op: NamedOp, weights: &Weights) -> Op {
             bias,
             post,
             weight,
+            output,
         }) => Op::Norm(Norm {
             add,
             bias,
             post: post.map(vector),
             weight: weight.map(vector),
+            output,
         }),
         Op::Linear {
             linear,
@@ -247,6 +253,7 @@ fn load(op: NamedOp, weights: &Weights) -> Op {
         Op::Recur(layer) => Op::Recur(layer),
         Op::Gate(layer, activation) => Op::Gate(layer, activation),
         Op::Experts(layer) => Op::Experts(layer),
+        Op::JoinBranches(layer) => Op::JoinBranches(layer),
         Op::Add { bias } => Op::Add { bias },
     }
 }
@@ -277,8 +284,8 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
             } => {
                 rest.next_if_eq(&ModelOp::Add);
                 let before = |op: &ModelOp| match op {
-                    ModelOp::Norm { weight, .. } if *weight != TensorName::FinalNorm => {
-                        Some(*weight)
+                    ModelOp::Norm { weight, output, .. } if *weight != TensorName::FinalNorm => {
+                        Some((*weight, *output))
                     }
                     _ => None,
                 };
@@ -290,14 +297,16 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
                     add: true,
                     bias: bias.take(),
                     post: Some(weight),
-                    weight: next,
+                    weight: next.map(|(weight, _)| weight),
+                    output: next.map_or(Buffer::Normed, |(_, output)| output),
                 }));
             }
-            ModelOp::Norm { weight, .. } => ops.push(Op::Norm(Norm {
+            ModelOp::Norm { weight, output, .. } => ops.push(Op::Norm(Norm {
                 add: std::mem::take(&mut add),
                 bias: bias.take(),
                 post: None,
                 weight: Some(weight),
+                output,
             })),
             ModelOp::Linear {
                 linear,
@@ -331,13 +340,14 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
                 ops.push(Op::Gate(layer, spec.layers[layer].activation()));
             }
             ModelOp::Activate(_) => unreachable!("MLPs without gates are refused, by name"),
-            ModelOp::Experts { layer, input } => {
+            ModelOp::Experts { layer, input, .. } => {
                 normed(&mut ops, (&mut add, &mut bias), input);
                 if std::mem::take(&mut add) {
                     ops.push(Op::Add { bias: bias.take() });
                 }
                 ops.push(Op::Experts(layer));
             }
+            ModelOp::JoinBranches(layer) => ops.push(Op::JoinBranches(layer)),
             ModelOp::FinishLayerInputs => ops.push(Op::FinishLayerInputs),
             ModelOp::OpenLayerInput(layer) => {
                 ops.push(Op::OpenLayerInput(layer, spec.layers[layer].activation()));
@@ -378,6 +388,7 @@ fn normed(
             bias: bias.take(),
             post: None,
             weight: None,
+            output: Buffer::Normed,
         }));
     }
     Buffer::Normed
@@ -420,7 +431,7 @@ fn join_norms(ops: &[NamedOp]) -> Option<Vec<NamedOp>> {
             (Op::Add { .. } | Op::ScaleResidual(_), _) => return None,
             (Op::Norm(norm), _) if norm.post.is_some() || norm.weight.is_none() => return None,
             // They read a norm's output as it is.
-            (Op::Experts(_), _) => return None,
+            (Op::Experts(_) | Op::JoinBranches(_), _) => return None,
             (Op::Norm(norm), _) if norm.bias.is_some() => return None,
             (Op::Norm(norm), Some(Op::Linear { output, fused, .. })) if norm.add => {
                 *output = Buffer::Normed;
@@ -453,7 +464,10 @@ fn join_norms(ops: &[NamedOp]) -> Option<Vec<NamedOp>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{LayerTensor as L, NormPlace, Rope, UniformModel};
+    use crate::model::{
+        ExpertActivation, ExpertsSpec, LayerTensor as L, Mlp, NormPlace, Rope, RouterNorm, Routing,
+        SharedExpert, UniformModel,
+    };
 
     fn spec(layers: usize) -> ModelSpec {
         UniformModel {
@@ -478,6 +492,7 @@ mod tests {
             bias: None,
             post: post.map(name),
             weight: weight.map(name),
+            output: Buffer::Normed,
         })
     }
 
@@ -553,6 +568,56 @@ mod tests {
             linear(N::Down(0), B::Gated, B::Branch),
         ];
         assert_eq!((ops.as_slice(), add), (&expected[..], true));
+        assert_eq!(join_norms(&gate(&ops)), None);
+    }
+
+    #[test]
+    fn branches_of_experts_are_normed_beside_the_layer() {
+        use Buffer as B;
+        use LinearName as N;
+        let mut spec = spec(1);
+        let layer = &mut spec.layers[0];
+        (layer.mixer_norm, layer.mlp_norm) = (NormPlace::Both, NormPlace::Both);
+        layer.mlp = Mlp::Experts(ExpertsSpec {
+            experts: 4,
+            per_token: 2,
+            intermediate: 32,
+            routing: Routing::SOFTMAX_OF_CHOSEN,
+            router_bias: false,
+            biases: false,
+            activation: ExpertActivation::GeGlu,
+            shared: Some(SharedExpert {
+                intermediate: 64,
+                gated: false,
+            }),
+            router_norm: Some(RouterNorm { multiplier: 0.125 }),
+            weight_scales: true,
+            branch_norms: true,
+        });
+        let Op::Norm(of_router) = norm(false, None, Some(L::RouterNorm)) else {
+            unreachable!("it is one");
+        };
+        let (ops, add) = plain(&spec, false);
+        let expected = [
+            Op::Embed,
+            norm(false, None, Some(L::AttnNorm)),
+            linear(N::Qkv(0), B::Normed, B::Heads),
+            Op::Attend(0),
+            linear(N::O(0), B::Attended, B::Branch),
+            norm(true, Some(L::AttnPostNorm), Some(L::MlpNorm)),
+            linear(N::GateUp(0), B::Normed, B::GateUp),
+            Op::Gate(0, Activation::GeluTanh),
+            linear(N::Down(0), B::Gated, B::Branch),
+            Op::Norm(Norm {
+                output: B::RouterInput,
+                ..of_router
+            }),
+            norm(false, None, Some(L::ExpertNorm)),
+            Op::Experts(0),
+            Op::JoinBranches(0),
+            norm(true, Some(L::MlpPostNorm), None),
+        ];
+        assert_eq!((ops.as_slice(), add), (&expected[..], false));
         assert_eq!(join_norms(&gate(&ops)), None);
     }
 

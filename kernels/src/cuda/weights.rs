@@ -349,6 +349,7 @@ impl Weights {
                     let router_bias = vector(LayerTensor::RouterBias, of_layer.router_bias)?;
                     let has_correction = of_layer.routing.correction;
                     let correction = vector(LayerTensor::RouterCorrection, has_correction)?;
+                    let scales = vector(LayerTensor::ExpertScale, of_layer.weight_scales)?;
                     let score = vector(LayerTensor::SharedScore, has_score)?;
                     let router = tensor(&[name(LayerTensor::Router)])?;
                     let gate_up = product(LinearName::ExpertGateUp(layer), &mut tensor)?;
@@ -357,6 +358,7 @@ impl Weights {
                         router,
                         router_bias,
                         correction,
+                        scales,
                         score,
                         gate_up: gate_up.0,
                         gate_up_bias: gate_up.1,
@@ -391,6 +393,13 @@ impl Weights {
                     };
                     this.vector_places.insert(name, this.vectors.len());
                     this.vectors.push(tensor(&[name])?);
+                }
+                Op::JoinBranches(layer) => {
+                    let norms = [LayerTensor::SharedPostNorm, LayerTensor::ExpertPostNorm];
+                    for name in norms.map(|norm| TensorName::Layer(layer, norm)) {
+                        this.vector_places.insert(name, this.vectors.len());
+                        this.vectors.push(tensor(&[name])?);
+                    }
                 }
                 Op::Recur(layer) => {
                     for name in TensorName::of_recurrence(spec, layer) {

@@ -1,6 +1,6 @@
 //! Layers of experts: several MLPs, of which each token goes through a few.
 
-use super::spec::{dimension, is_sound};
+use super::spec::{Activation, dimension, is_sound};
 use super::spec_error::SpecError;
 
 /// A router, and experts of which it chooses some for each token:
@@ -23,6 +23,21 @@ pub struct ExpertsSpec {
     pub activation: ExpertActivation,
     /// An expert that every token goes through, unweighted.
     pub shared: Option<SharedExpert>,
+    /// The router reads the residual stream `x` through a norm of its own, not what the experts
+    /// read.
+    pub router_norm: Option<RouterNorm>,
+    /// Each expert has a learned number that its weight is multiplied by at last.
+    pub weight_scales: bool,
+    /// The shared expert and those chosen are branches with norms of their own beside the layer's,
+    /// `norm_s(shared(norm(x))) + norm_c(chosen(norm_e(x)))`.
+    pub branch_norms: bool,
+}
+
+/// A router's own norm: what it reads is `multiplier · norm(x)`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RouterNorm {
+    /// What the normalised stream is multiplied by, beside the norm's weights.
+    pub multiplier: f32,
 }
 
 /// A gated MLP beside the experts that are chosen.
@@ -39,6 +54,8 @@ pub struct SharedExpert {
 pub enum ExpertActivation {
     /// `silu(gate) ⊙ up`.
     SwiGlu,
+    /// `gelu(gate) ⊙ up`, with [`Activation::GeluTanh`].
+    GeGlu,
     /// `(up + 1) ⊙ gate · sigmoid(alpha · gate)`, with `gate` at most `limit` and `up` within
     /// `±limit` (gpt-oss).
     Clamped {
@@ -102,7 +119,28 @@ impl Routing {
     };
 }
 
+impl ExpertActivation {
+    /// What opens gates of other products in a layer of such experts: those of the shared one, and
+    /// of inputs of layers.
+    pub fn of_gates(self) -> Activation {
+        match self {
+            Self::GeGlu => Activation::GeluTanh,
+            Self::SwiGlu | Self::Clamped { .. } => Activation::Silu,
+        }
+    }
+}
+
 impl ExpertsSpec {
+    /// Whether they, or their router, have norms beside those of the layer.
+    pub(crate) fn has_norms(&self) -> bool {
+        self.router_norm.is_some() || self.branch_norms
+    }
+
+    /// Whether what is chosen is added to what the shared expert has put out as it is.
+    pub(crate) fn adds_to_shared(&self) -> bool {
+        self.shared.is_some() && !self.branch_norms
+    }
+
     /// Checks dimensions and constants.
     pub(super) fn validate(&self) -> Result<(), SpecError> {
         dimension("experts", self.experts)?;
@@ -144,6 +182,14 @@ impl ExpertsSpec {
                 return Err(SpecError::NotFinite("the sparse mixer's jitter"));
             }
         }
+        if self.branch_norms && self.shared.is_none_or(|shared| shared.gated) {
+            return refuse("norms of branches without a shared expert, or with one that is scored");
+        }
+        if let Some(RouterNorm { multiplier }) = self.router_norm
+            && !is_sound(multiplier)
+        {
+            return Err(SpecError::NotFinite("the multiplier of a router's norm"));
+        }
         if let ExpertActivation::Clamped { limit, alpha } = self.activation {
             if !(is_sound(limit) && limit > 0.0) {
                 return refuse(
@@ -181,6 +227,9 @@ mod tests {
                 biases: false,
                 activation: ExpertActivation::Clamped { limit, alpha },
                 shared: None,
+                router_norm: None,
+                weight_scales: false,
+                branch_norms: false,
             };
             spec.validate().map_err(|error| error.to_string())
         };

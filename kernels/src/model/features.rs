@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::attention::{AttentionSpec, QkNorm};
+use super::experts::ExpertsSpec;
 use super::recurrent::RecurrentSpec;
 use super::spec::{Activation, LayerSpec, Mixer, Mlp, ModelSpec, NormKind, NormPlace, Norms};
 use super::spec_error::SpecError;
@@ -64,6 +65,9 @@ pub enum Feature {
     LogitSoftCap,
     /// [`Mlp::Experts`].
     Experts,
+    /// [`ExpertsSpec::router_norm`](super::ExpertsSpec::router_norm), or
+    /// [`ExpertsSpec::branch_norms`](super::ExpertsSpec::branch_norms).
+    ExpertNorms,
     /// Heads of different shapes in different layers.
     UnevenHeads,
     /// [`AttentionSpec::kv_from`].
@@ -86,7 +90,7 @@ pub enum Feature {
 
 impl Feature {
     /// What the CUDA backend computes.
-    pub const ON_GPU: [Self; 28] = [
+    pub const ON_GPU: [Self; 29] = [
         Self::NoRope,
         Self::PartialRope,
         Self::Scale,
@@ -98,6 +102,7 @@ impl Feature {
         Self::NormAfter,
         Self::NormBoth,
         Self::Experts,
+        Self::ExpertNorms,
         Self::ParallelMlp,
         Self::GeluTanh,
         Self::LayerNorm,
@@ -151,6 +156,7 @@ impl fmt::Display for Feature {
             Self::LogitMultiplier => "a multiplier of logits (logit_scale, logits_scaling)",
             Self::LogitSoftCap => "capped logits (final_logit_softcapping)",
             Self::Experts => "a mixture of experts",
+            Self::ExpertNorms => "experts or a router with norms of their own",
             Self::UnevenHeads => "heads of different shapes in different layers",
             Self::SharedKv => "layers that share keys and values (num_kv_shared_layers)",
             Self::ValueNorm => "a norm of values",
@@ -252,13 +258,14 @@ impl ModelSpec {
             Mixer::Recurrent(RecurrentSpec::ShortConv(_)) => vec![Feature::ShortConv],
         };
         let norms = [*mixer_norm, *mlp_norm];
-        let (activation, plain, has_experts) = match mlp {
+        let activation = layer.activation();
+        let (plain, experts) = match mlp {
             Mlp::Dense {
                 intermediate: _,
-                activation,
-            } => (*activation, None, false),
-            Mlp::Plain(plain) => (plain.activation, Some(plain), false),
-            Mlp::Experts(_) => (Activation::Silu, None, true),
+                activation: _,
+            } => (None, None),
+            Mlp::Plain(plain) => (Some(plain), None),
+            Mlp::Experts(experts) => (None, Some(experts)),
         };
         features.extend(needed(&[
             (Feature::NormAfter, norms.contains(&NormPlace::After)),
@@ -269,7 +276,11 @@ impl ModelSpec {
             (Feature::Xielu, activation == Activation::Xielu),
             (Feature::PlainMlp, plain.is_some()),
             (Feature::MlpBias, plain.is_some_and(|plain| plain.bias)),
-            (Feature::Experts, has_experts),
+            (Feature::Experts, experts.is_some()),
+            (
+                Feature::ExpertNorms,
+                experts.is_some_and(ExpertsSpec::has_norms),
+            ),
             (Feature::OutputScale, *output_scale),
         ]));
         features
@@ -332,7 +343,7 @@ fn needed(all: &[(Feature, bool)]) -> Vec<Feature> {
 mod tests {
     use super::*;
     use crate::model::{
-        ExpertActivation, ExpertsSpec, GatedDeltaSpec, PerLayerInputs, PlainMlp, QueryGrowth, Rope,
+        ExpertActivation, GatedDeltaSpec, PerLayerInputs, PlainMlp, QueryGrowth, Rope, RouterNorm,
         Routing, ShortConvSpec, UniformModel,
     };
 
@@ -362,6 +373,9 @@ mod tests {
             biases: false,
             activation: ExpertActivation::SwiGlu,
             shared: None,
+            router_norm: None,
+            weight_scales: false,
+            branch_norms: false,
         }
     }
 
@@ -521,6 +535,23 @@ mod tests {
             spec.refuse_beyond("a backend", &[Feature::GatedDelta]),
             refused
         );
+        let mut spec = plain();
+        spec.layers[1].mlp = Mlp::Experts(ExpertsSpec {
+            activation: ExpertActivation::GeGlu,
+            router_norm: Some(RouterNorm { multiplier: 0.1 }),
+            ..experts()
+        });
+        let mut computed = Vec::new();
+        for feature in [Feature::GeluTanh, Feature::Experts, Feature::ExpertNorms] {
+            let refused = Err(SpecError::NotComputed {
+                backend: "a backend",
+                feature,
+                layer: 1,
+            });
+            assert_eq!(spec.refuse_beyond("a backend", &computed), refused);
+            computed.push(feature);
+        }
+        assert_eq!(spec.refuse_beyond("a backend", &computed), Ok(()));
         let mut spec = plain();
         spec.ropes[0].inv_freq.truncate(8);
         let error = spec.refuse_beyond("the CPU backend", &[]).unwrap_err();

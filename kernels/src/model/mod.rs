@@ -26,7 +26,7 @@ mod weights;
 
 pub use attention::{AttentionSpec, HeadShape, QkNorm};
 pub use experts::{
-    ExpertActivation, ExpertGroups, ExpertsSpec, RouterScores, Routing, SharedExpert,
+    ExpertActivation, ExpertGroups, ExpertsSpec, RouterNorm, RouterScores, Routing, SharedExpert,
 };
 pub use features::Feature;
 pub use key_scales::{KeyScaleError, OnlineKeyScales};

@@ -4,6 +4,7 @@
 //! loads the model: it joins what its kernels compute at once and settles which kernel does it.
 //! A step then walks the backend's list.
 
+use super::experts::ExpertsSpec;
 use super::recurrent::RecurrentSpec;
 use super::spec::{LayerSpec, Mixer, Mlp, ModelSpec, NormPlace};
 use super::tensor_names::{LayerTensor, TensorName};
@@ -28,6 +29,10 @@ pub(crate) enum Buffer {
     Gated,
     /// `[hidden]`: what a part of a layer is about to add to the residual stream.
     Branch,
+    /// `[hidden]`: what a router reads that has a norm of its own.
+    RouterInput,
+    /// `[hidden]`: what the chosen experts put out, if it is a branch by itself.
+    Chosen,
     /// `[layers * width]`: what each layer gets of a token.
     LayerInputs,
     /// `[width]`: what a layer makes of that.
@@ -209,10 +214,17 @@ pub(crate) enum Op {
     Gate(usize),
     /// `Gated = activation(Gated)`, of an MLP without gates.
     Activate(usize),
-    /// `Branch` = the sum of the chosen experts' outputs of a layer, and of what is there, which
-    /// the shared expert has put out, if there is one; that is multiplied by its score before, if
-    /// it has one.
-    Experts { layer: usize, input: Buffer },
+    /// `output` = the sum of the chosen experts' outputs of a layer. If that is `Branch`, what is
+    /// there is added, which the shared expert has put out, if there is one; that is multiplied by
+    /// its score before, if it has one. Experts read `input`, their router `router`.
+    Experts {
+        layer: usize,
+        input: Buffer,
+        router: Buffer,
+        output: Buffer,
+    },
+    /// `Branch = norm(Branch) + norm(Chosen)`, the norms of a layer's branches.
+    JoinBranches(usize),
     /// `Residual += Branch`, times the residual multiplier.
     Add,
     /// `LayerInputs` = its norm, layer by layer, and the embeddings of the step's tokens
@@ -327,14 +339,41 @@ fn mlp(ops: &mut Vec<Op>, index: usize, layer: &LayerSpec) {
             if experts.shared.is_some() {
                 dense(ops, index, input);
             }
-            ops.push(Op::Experts {
-                layer: index,
-                input,
-            });
+            routed(ops, index, experts, input);
         }
     }
     let norm = TensorName::Layer(index, LayerTensor::MlpPostNorm);
     add_branch(ops, place.is_after().then_some(norm));
+}
+
+/// The experts that a router chooses, beside what the shared one has put out.
+fn routed(ops: &mut Vec<Op>, index: usize, experts: &ExpertsSpec, input: Buffer) {
+    let mut norm = |tensor, output| {
+        ops.push(Op::Norm {
+            weight: TensorName::Layer(index, tensor),
+            input: Buffer::Residual,
+            output,
+        });
+        output
+    };
+    let has_norm = experts.router_norm.is_some();
+    let router = has_norm.then(|| norm(LayerTensor::RouterNorm, Buffer::RouterInput));
+    let (input, output) = match experts.branch_norms {
+        true => (
+            norm(LayerTensor::ExpertNorm, Buffer::Normed),
+            Buffer::Chosen,
+        ),
+        false => (input, Buffer::Branch),
+    };
+    ops.push(Op::Experts {
+        layer: index,
+        input,
+        router: router.unwrap_or(input),
+        output,
+    });
+    if experts.branch_norms {
+        ops.push(Op::JoinBranches(index));
+    }
 }
 
 /// What a layer adds of its own input.

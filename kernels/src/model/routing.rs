@@ -13,13 +13,21 @@ pub(crate) struct Choice {
 /// Added to a sum of sigmoids that weights are divided by, so that it is never 0.
 const LEAST_SUM: f32 = 1e-20;
 
-/// Chooses experts by a row of the router's products, which are changed. `correction` is the bias
-/// of each expert for the choice, if the spec has one. Writes as many choices as `chosen` has room
-/// for, the best first.
+/// What a choice takes of each expert, if the spec has it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OfExperts<'a> {
+    /// A bias for the choice alone.
+    pub(crate) correction: Option<&'a [f32]>,
+    /// What weights are multiplied by.
+    pub(crate) scales: Option<&'a [f32]>,
+}
+
+/// Chooses experts by a row of the router's products, which are changed. Writes as many choices as
+/// `chosen` has room for, the best first.
 pub(crate) fn route(
     spec: &ExpertsSpec,
     products: &mut [f32],
-    correction: Option<&[f32]>,
+    OfExperts { correction, scales }: OfExperts<'_>,
     chosen: &mut [Choice],
 ) {
     assert_eq!(products.len(), spec.experts);
@@ -52,6 +60,10 @@ pub(crate) fn route(
         RouterScores::SparseMixer { jitter } => sparse_mixer(products, jitter, chosen),
     }
     chosen.iter_mut().for_each(|c| c.weight *= routing.scale);
+    if let Some(scales) = scales {
+        let scale = |choice: &Choice| scales[choice.expert as usize];
+        chosen.iter_mut().for_each(|c| c.weight *= scale(c));
+    }
 }
 
 /// Writes the best experts and their scores, which are not those of the choice where there is a
@@ -147,12 +159,23 @@ mod tests {
             biases: false,
             activation: ExpertActivation::SwiGlu,
             shared: None,
+            router_norm: None,
+            weight_scales: false,
+            branch_norms: false,
         }
     }
 
     fn routed(spec: &ExpertsSpec, scores: &[f32], correction: Option<&[f32]>) -> Vec<(u32, f32)> {
+        let of_experts = OfExperts {
+            correction,
+            scales: None,
+        };
+        routed_by(spec, scores, of_experts)
+    }
+
+    fn routed_by(spec: &ExpertsSpec, scores: &[f32], of: OfExperts<'_>) -> Vec<(u32, f32)> {
         let mut chosen = vec![Choice::default(); spec.per_token];
-        route(spec, &mut scores.to_vec(), correction, &mut chosen);
+        route(spec, &mut scores.to_vec(), of, &mut chosen);
         chosen.iter().map(|c| (c.expert, c.weight)).collect()
     }
 
@@ -181,6 +204,18 @@ mod tests {
         let chosen = 2.0 * e(3.0) + e(2.0);
         let share = |x: f64| e(x) / chosen;
         assert_near(&found, &[(1, share(3.0)), (3, share(3.0)), (4, share(2.0))]);
+    }
+
+    #[test]
+    fn scales_of_experts_weigh_but_do_not_choose() {
+        let spec = spec(3, 2, Routing::SOFTMAX_OF_CHOSEN);
+        let scales = OfExperts {
+            scales: Some(&[100.0, 0.5, -2.0]),
+            ..OfExperts::default()
+        };
+        let found = routed_by(&spec, &[1.0, 2.0, 3.0], scales);
+        let first = 1.0 / (1.0 + (-1f64).exp());
+        assert_near(&found, &[(2, -2.0 * first), (1, 0.5 * (1.0 - first))]);
     }
 
     #[test]

@@ -236,7 +236,7 @@ impl LayerSpec {
         match &self.mlp {
             Mlp::Dense { activation, .. } => *activation,
             Mlp::Plain(plain) => plain.activation,
-            Mlp::Experts(_) => Activation::Silu,
+            Mlp::Experts(experts) => experts.activation.of_gates(),
         }
     }
 }
@@ -418,6 +418,11 @@ impl ModelSpec {
             let norms = [layer.mixer_norm, layer.mlp_norm];
             if norms.contains(&NormPlace::Shared) && !layer.mixer_norm.is_before() {
                 return Err(SpecError::NothingToShare { layer: index });
+            }
+            let has_norms = layer.experts().is_some_and(ExpertsSpec::has_norms);
+            if has_norms && (layer.mlp_norm == NormPlace::Shared || self.norms.bias) {
+                let problem = "norms of their own beside attention, or with biases";
+                return Err(SpecError::Experts(problem));
             }
             match &layer.mixer {
                 Mixer::Attention(attention) => self.validate_attention(index, attention)?,

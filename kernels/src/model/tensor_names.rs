@@ -123,6 +123,8 @@ pub enum LayerTensor {
     Down,
     /// `[hidden]`, only of an MLP without gates that has biases.
     DownBias,
+    /// `[hidden]`, only with a router that has a norm of its own.
+    RouterNorm,
     /// `[experts][hidden]`, only with experts, as are the following.
     Router,
     /// `[experts]`, only with `router_bias`.
@@ -130,6 +132,14 @@ pub enum LayerTensor {
     /// `[2][experts]`, only with a correction of the router's scores: rounded, and what that
     /// leaves. Scores differ by less than bf16 can tell corrections apart.
     RouterCorrection,
+    /// `[experts]`, only with scales of experts' weights.
+    ExpertScale,
+    /// `[hidden]`, of what the experts read: only with norms of branches, as are the next two.
+    ExpertNorm,
+    /// `[hidden]`, of what those chosen put out.
+    ExpertPostNorm,
+    /// `[hidden]`, of what the shared expert puts out.
+    SharedPostNorm,
     /// `[experts][intermediate][hidden]`.
     ExpertGate,
     /// `[experts][intermediate][hidden]`.
@@ -198,6 +208,10 @@ impl TensorName {
                     | L::MlpNorm
                     | L::MlpPostNorm
                     | L::InputNorm
+                    | L::RouterNorm
+                    | L::ExpertNorm
+                    | L::ExpertPostNorm
+                    | L::SharedPostNorm
                     | L::QNorm
                     | L::KNorm
             ),
@@ -361,7 +375,7 @@ impl LayerTensor {
             Self::UpBias => vec![intermediate],
             Self::Down | Self::SharedDown => vec![hidden, intermediate],
             Self::Router => vec![experts, hidden],
-            Self::RouterBias => vec![experts],
+            Self::RouterBias | Self::ExpertScale => vec![experts],
             Self::RouterCorrection => vec![2, experts],
             Self::ExpertGate | Self::ExpertUp => vec![experts, inner, hidden],
             Self::ExpertDown => vec![experts, hidden, inner],
@@ -436,6 +450,7 @@ impl LayerTensor {
         let has_biases = of_experts(|spec| spec.biases);
         let has_shared = of_experts(|spec| spec.shared.is_some());
         let has_score = of_experts(|spec| spec.shared.is_some_and(|shared| shared.gated));
+        let has_branch_norms = of_experts(|spec| spec.branch_norms);
         let mut all = Vec::new();
         all.extend(layer.mixer_norm.is_before().then_some(Self::AttnNorm));
         all.extend(Self::all_of_mixer(&layer.mixer));
@@ -455,18 +470,26 @@ impl LayerTensor {
             (Self::SharedUp, has_shared),
             (Self::SharedDown, has_shared),
             (Self::SharedScore, has_score),
+            (Self::SharedPostNorm, has_branch_norms),
+            (
+                Self::RouterNorm,
+                of_experts(|spec| spec.router_norm.is_some()),
+            ),
             (Self::Router, !is_dense),
             (Self::RouterBias, of_experts(|spec| spec.router_bias)),
             (
                 Self::RouterCorrection,
                 of_experts(|spec| spec.routing.correction),
             ),
+            (Self::ExpertScale, of_experts(|spec| spec.weight_scales)),
+            (Self::ExpertNorm, has_branch_norms),
             (Self::ExpertGate, !is_dense),
             (Self::ExpertUp, !is_dense),
             (Self::ExpertGateBias, has_biases),
             (Self::ExpertUpBias, has_biases),
             (Self::ExpertDown, !is_dense),
             (Self::ExpertDownBias, has_biases),
+            (Self::ExpertPostNorm, has_branch_norms),
             (Self::MlpPostNorm, layer.mlp_norm.is_after()),
         ];
         let present = tensors.into_iter().filter(|(_, is_present)| *is_present);
@@ -529,7 +552,9 @@ impl LayerTensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{NormPlace, Rope, UniformModel};
+    use crate::model::{
+        ExpertActivation, Mlp, NormPlace, Rope, RouterNorm, Routing, SharedExpert, UniformModel,
+    };
 
     #[test]
     fn names_follow_the_family() {
@@ -568,5 +593,30 @@ mod tests {
         (layer.mixer_norm, layer.mlp_norm) = (NormPlace::After, NormPlace::Both);
         assert_eq!(norm.shape(&spec), [192]);
         assert_eq!(TensorName::all(&spec).len(), 3 + 14 + 17);
+        let shared = SharedExpert {
+            intermediate: 96,
+            gated: false,
+        };
+        spec.layers[1].mlp = Mlp::Experts(ExpertsSpec {
+            experts: 8,
+            per_token: 2,
+            intermediate: 64,
+            routing: Routing::SOFTMAX_OF_CHOSEN,
+            router_bias: false,
+            biases: false,
+            activation: ExpertActivation::GeGlu,
+            shared: Some(shared),
+            router_norm: Some(RouterNorm { multiplier: 0.5 }),
+            weight_scales: true,
+            branch_norms: true,
+        });
+        assert_eq!(spec.validate(), Ok(()));
+        // Three of the shared expert, a router and three of the experts, four norms and the scales
+        // take the place of three of the MLP.
+        assert_eq!(TensorName::all(&spec).len(), 3 + 14 + 17 + 9);
+        let scales = TensorName::Layer(1, LayerTensor::ExpertScale);
+        assert_eq!(scales.shape(&spec), [8]);
+        let norm = TensorName::Layer(1, LayerTensor::RouterNorm);
+        assert_eq!((norm.shape(&spec), norm.is_norm()), (vec![576], true));
     }
 }

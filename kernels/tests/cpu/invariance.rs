@@ -1,7 +1,7 @@
 //! A row's bits are a function of its token, its position and the pages: not of the batch, the
 //! chunks, the threads, the placement of frames, the instruction set, or memory it does not own.
 
-use ebb_kernels::model::{ExpertsSpec, QkNorm, SharedExpert};
+use ebb_kernels::model::{ExpertActivation, ExpertsSpec, QkNorm, RouterNorm, SharedExpert};
 
 use crate::common::paged::{Chunk, Paged, same};
 use crate::common::{EXPERTS, Family, Random, RandomWeights, hybrid, with_experts};
@@ -159,15 +159,30 @@ fn instruction_sets() {
 
 #[test]
 fn experts_of_a_row_know_nothing_of_other_rows() {
+    let shared = |gated| {
+        Some(SharedExpert {
+            intermediate: 36,
+            gated,
+        })
+    };
+    check_experts(&ExpertsSpec {
+        per_token: 3,
+        shared: shared(true),
+        ..EXPERTS
+    });
+    check_experts(&ExpertsSpec {
+        activation: ExpertActivation::GeGlu,
+        shared: shared(false),
+        router_norm: Some(RouterNorm { multiplier: 0.4 }),
+        weight_scales: true,
+        branch_norms: true,
+        ..EXPERTS
+    });
+}
+
+fn check_experts(experts: &ExpertsSpec) {
     let weights = RandomWeights {
-        spec: with_experts(&ExpertsSpec {
-            per_token: 3,
-            shared: Some(SharedExpert {
-                intermediate: 36,
-                gated: true,
-            }),
-            ..EXPERTS
-        }),
+        spec: with_experts(experts),
         seed: 3,
     };
     // So many rows that an expert has several blocks of them.

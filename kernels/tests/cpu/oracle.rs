@@ -3,7 +3,7 @@
 use ebb_kernels::model::{
     Activation, ExpertActivation, ExpertGroups, ExpertsSpec, LongRope, Mixer, Mlp, ModelSpec,
     NormKind, NormPlace, PerLayerInputs, PlainMlp, QkNorm, QueryGrowth, RecurrentSpec, Rope,
-    RouterScores, Routing, SharedExpert, ShortConvSpec,
+    RouterNorm, RouterScores, Routing, SharedExpert, ShortConvSpec,
 };
 
 use crate::common::oracle::Oracle;
@@ -251,6 +251,43 @@ fn experts_with_biases_shared_ones_and_a_clamped_gate() {
         shared: shared(true),
         ..EXPERTS
     });
+}
+
+/// Gemma 4: branches, and a router with norms of their own.
+#[test]
+fn experts_with_norms_of_their_own() {
+    let shared = Some(SharedExpert {
+        intermediate: 36,
+        gated: false,
+    });
+    let branches = ExpertsSpec {
+        activation: ExpertActivation::GeGlu,
+        shared,
+        branch_norms: true,
+        ..EXPERTS
+    };
+    let router_norm = Some(RouterNorm { multiplier: 0.4 });
+    for spec in [
+        branches.clone(),
+        ExpertsSpec {
+            router_norm,
+            weight_scales: true,
+            ..branches.clone()
+        },
+        ExpertsSpec {
+            router_norm,
+            branch_norms: false,
+            ..branches
+        },
+        ExpertsSpec {
+            activation: ExpertActivation::GeGlu,
+            weight_scales: true,
+            biases: true,
+            ..EXPERTS
+        },
+    ] {
+        check_experts(&spec);
+    }
 }
 
 #[test]

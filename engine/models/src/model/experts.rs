@@ -18,6 +18,9 @@ pub(crate) fn plain_experts(
         biases: false,
         activation: ExpertActivation::SwiGlu,
         shared: None,
+        router_norm: None,
+        weight_scales: false,
+        branch_norms: false,
     }
 }
 

@@ -60,12 +60,15 @@ impl<W: WeightSource> Loader<'_, W> {
         let router = self.plain(name(L::Router), bias.transpose()?)?;
         let correction = experts.routing.correction;
         let correction = correction.then(|| self.correction(name(L::RouterCorrection)));
+        let scales = experts.weight_scales;
+        let scales = scales.then(|| self.vector(name(L::ExpertScale)));
         let has_score = experts.shared.is_some_and(|shared| shared.gated);
         let shared_score = has_score.then(|| self.plain(name(L::SharedScore), None));
         let [gate_up, down] = products(layer, experts);
         Ok(Experts {
             router,
             correction: correction.transpose()?,
+            scales: scales.transpose()?,
             shared_score: shared_score.transpose()?,
             gate_up: self.products(gate_up, experts.experts)?,
             down: self.products(down, experts.experts)?,

@@ -149,7 +149,7 @@ impl<W: WeightSource> Loader<'_, W> {
                     input,
                     output,
                 } => {
-                    weights.norms.push(self.vector(weight)?);
+                    weights.norms.push(self.norm(weight)?);
                     let weight = weights.norms.len() - 1;
                     let bias = match bias {
                         Some(bias) => {
@@ -192,10 +192,21 @@ impl<W: WeightSource> Loader<'_, W> {
                     weights.sinks[layer] = has_sinks.then(|| self.vector(sinks)).transpose()?;
                     Op::Attend(layer)
                 }
-                Op::Experts { layer, input } => {
+                Op::Experts {
+                    layer,
+                    input,
+                    router,
+                    output,
+                } => {
                     weights.experts[layer] = Some(self.experts(layer)?);
-                    Op::Experts { layer, input }
+                    Op::Experts {
+                        layer,
+                        input,
+                        router,
+                        output,
+                    }
                 }
+                Op::Join => Op::Join,
                 Op::RotateBack(layer) => Op::RotateBack(layer),
                 Op::FinishLayerInputs(norm) => {
                     weights.norms.push(self.vector(norm)?);
@@ -383,6 +394,18 @@ impl<W: WeightSource> Loader<'_, W> {
             beta,
             eps: number(L::XieluEps)?,
         })
+    }
+
+    /// Weights of a norm. A router's own have its multiplier in them.
+    fn norm(&mut self, name: TensorName) -> Result<Vec<f32>, LoadError<W::Error>> {
+        let mut weights = self.vector(name)?;
+        if let TensorName::Layer(layer, L::RouterNorm) = name {
+            let experts = self.spec.layers[layer].experts();
+            let norm = experts.and_then(|experts| experts.router_norm);
+            let multiplier = norm.map_or(1.0, |norm| norm.multiplier);
+            weights.iter_mut().for_each(|weight| *weight *= multiplier);
+        }
+        Ok(weights)
     }
 
     fn vector(&mut self, name: TensorName) -> Result<Vec<f32>, LoadError<W::Error>> {

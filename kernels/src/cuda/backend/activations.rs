@@ -30,6 +30,10 @@ pub(super) struct Activations {
     pub(super) mlp: DeviceBuffer<bf16>,
     /// `[rows][hidden]`: what the next norm adds to the residual.
     pub(super) delta: DeviceBuffer<bf16>,
+    /// `[rows][hidden]`: what a router reads that has a norm of its own, if one has.
+    pub(super) router_input: DeviceBuffer<bf16>,
+    /// `[rows][hidden]`: what chosen experts put out, where that is a branch by itself.
+    pub(super) chosen: DeviceBuffer<bf16>,
     /// `[rows][layers * width]`: what layers get beside the residual stream, if they do.
     pub(super) layer_inputs: DeviceBuffer<bf16>,
     /// `[rows][width]`: what a layer makes of that.
@@ -81,6 +85,14 @@ fn mixer_widths(spec: &ModelSpec) -> [usize; 3] {
     ]
 }
 
+/// Values of a row that a router of its own norm reads, and of a branch of chosen experts.
+fn branch_widths(spec: &ModelSpec) -> [usize; 2] {
+    let experts = || spec.layers.iter().filter_map(LayerSpec::experts);
+    let has_router_norm = experts().any(|experts| experts.router_norm.is_some());
+    let has_branch_norms = experts().any(|experts| experts.branch_norms);
+    [has_router_norm, has_branch_norms].map(|is_there| if is_there { spec.hidden } else { 0 })
+}
+
 impl Activations {
     pub(super) fn new(
         device: &Arc<Device>,
@@ -92,6 +104,7 @@ impl Activations {
             |columns: usize| DeviceBuffer::<bf16>::filled(device, rows * columns, 0, "activations");
         let single = |values: usize| DeviceBuffer::<f32>::filled(device, values, 0, "activations");
         let [qkv, output_gate, attended] = mixer_widths(spec);
+        let [router_input, chosen] = branch_widths(spec);
         Ok(Self {
             residual: single(rows * spec.hidden)?,
             normed: narrow(spec.hidden)?,
@@ -102,6 +115,8 @@ impl Activations {
             gate_up: narrow(2 * spec.intermediate_max())?,
             mlp: narrow(spec.intermediate_max())?,
             delta: narrow(spec.hidden)?,
+            router_input: narrow(router_input)?,
+            chosen: narrow(chosen)?,
             layer_inputs: narrow(spec.per_layer_width())?,
             layer_input: narrow(spec.input_width())?,
             squares: single(squares_len(spec.hidden))?,
@@ -121,6 +136,7 @@ impl Activations {
             + spec.per_layer_width()
             + spec.input_width()
             + mixer_widths(spec).iter().sum::<usize>()
+            + branch_widths(spec).iter().sum::<usize>()
             + 3 * spec.intermediate_max();
         4 * squares_len(spec.hidden)
             + rows * (2 * widths + 4 * (spec.hidden + rope_tables(spec) * head_dim_max(spec)))

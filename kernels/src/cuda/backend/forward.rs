@@ -78,6 +78,14 @@ impl Forward {
                         .post_norm(stream, work.rows, delta, &mut a.residual, none, None)?;
                 }
                 Op::Experts(layer) => self.experts(stream, work.rows, layer)?,
+                Op::JoinBranches(layer) => {
+                    let norms = [LayerTensor::SharedPostNorm, LayerTensor::ExpertPostNorm];
+                    let norms = norms.map(|norm| self.weights.of_layer(layer, norm));
+                    let a = &mut self.activations;
+                    let (branch, other) = (&mut a.delta, &a.chosen);
+                    self.ops
+                        .join_branches(stream, work.rows, branch, other, norms)?;
+                }
             }
         }
         Ok(())
@@ -112,7 +120,11 @@ impl Forward {
         let values = &a.delta;
         let delta = norm.add.then_some(Delta { values, bias });
         let (weights, ops) = (&self.weights, &self.ops);
-        let (residual, out) = (&mut a.residual, &mut a.normed);
+        let residual = &mut a.residual;
+        let out = match norm.output {
+            Buffer::RouterInput => &mut a.router_input,
+            _ => &mut a.normed,
+        };
         match norm {
             Norm {
                 post: None,
@@ -162,7 +174,14 @@ impl Forward {
         let io = ExpertsIo {
             rows,
             x: &a.normed,
-            out: &mut a.delta,
+            router: match spec.router_norm {
+                Some(_) => &a.router_input,
+                None => &a.normed,
+            },
+            out: match spec.branch_norms {
+                true => &mut a.chosen,
+                false => &mut a.delta,
+            },
         };
         let weights = self.weights.experts(layer);
         experts.run(stream, &mut self.products, spec, weights, io)
@@ -327,6 +346,8 @@ impl Activations {
             Buffer::Branch => &self.delta,
             Buffer::LayerInputs => &self.layer_inputs,
             Buffer::LayerInput => &self.layer_input,
+            Buffer::RouterInput => &self.router_input,
+            Buffer::Chosen => &self.chosen,
             Buffer::Residual | Buffer::Logits => unreachable!("f32, which no product here reads"),
         }
     }

@@ -23,6 +23,9 @@ const GRAPH_LAYER_BYTES: usize = 128 << 10;
 /// router's product, routing, sorting, two products and a sum, and three of a shared expert.
 const GRAPH_EXPERTS_BYTES: usize = 80 << 10;
 
+/// The same of two norms and the sum of branches, where experts have norms of their own.
+const GRAPH_EXPERT_NORMS_BYTES: usize = 40 << 10;
+
 /// Bytes of device memory that a backend takes beside the KV pool. All of it is allocated when it
 /// starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,8 +64,12 @@ impl CudaBackend {
             }
         };
         let packed: HashSet<TensorName> = plan.tensors().collect();
-        let of_experts = spec.layers.iter().filter_map(LayerSpec::experts).count();
-        let of_graph = spec.layers.len() * GRAPH_LAYER_BYTES + of_experts * GRAPH_EXPERTS_BYTES;
+        let experts = spec.layers.iter().filter_map(LayerSpec::experts);
+        let of_experts = experts.map(|experts| match experts.has_norms() {
+            true => GRAPH_EXPERTS_BYTES + GRAPH_EXPERT_NORMS_BYTES,
+            false => GRAPH_EXPERTS_BYTES,
+        });
+        let of_graph = spec.layers.len() * GRAPH_LAYER_BYTES + of_experts.sum::<usize>();
         let plain = TensorName::all(spec).into_iter();
         let plain = plain.filter(|name| !packed.contains(name));
         let plain = plain.map(|name| granules(2 * name.shape(spec).iter().product::<usize>()));

@@ -83,6 +83,7 @@ impl ExpertsProbe {
                 router: random(experts * hidden, 1.0)?,
                 router_bias: None,
                 correction: None,
+                scales: None,
                 score: None,
                 gate_up,
                 gate_up_bias,
@@ -115,6 +116,7 @@ impl ExpertsProbe {
         let io = ExpertsIo {
             rows,
             x: &self.x,
+            router: &self.x,
             out: &mut self.out,
         };
         let (spec, weights) = (&self.spec, &self.weights);

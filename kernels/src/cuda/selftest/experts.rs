@@ -17,9 +17,10 @@ use crate::cuda::packed::DeviceFormat;
 use crate::cuda::probe::ProbeError;
 use crate::cuda::products::Products;
 use crate::cuda::weights::pack_experts;
-use crate::model::routing::{Choice, route};
+use crate::model::routing::{Choice, OfExperts, route};
 use crate::model::{
-    ExpertActivation, ExpertGroups, ExpertsSpec, Mlp, RouterScores, Routing, SharedExpert,
+    ExpertActivation, ExpertGroups, ExpertsSpec, Mlp, RouterNorm, RouterScores, Routing,
+    SharedExpert,
 };
 use crate::weight_formats::PackedTensor;
 
@@ -35,6 +36,7 @@ struct Layer {
     hidden: usize,
     /// Router, its bias and its correction.
     router: [Vec<bf16>; 3],
+    scales: Vec<bf16>,
     score: Vec<bf16>,
     /// Gate, up and down, and their biases.
     matrices: [Vec<bf16>; 3],
@@ -59,6 +61,7 @@ impl Layer {
         Self {
             router: [router, vector(experts), vector(2 * experts)],
             score: vector(hidden),
+            scales: vector(experts),
             biases: [
                 vector(experts * inner),
                 vector(experts * inner),
@@ -97,6 +100,7 @@ impl Layer {
             router: buffer(router)?,
             router_bias: maybe(router_bias, spec.router_bias)?,
             correction: maybe(correction, spec.routing.correction)?,
+            scales: maybe(&self.scales, spec.weight_scales)?,
             score: maybe(&self.score, spec.shared.is_some_and(|shared| shared.gated))?,
             gate_up,
             gate_up_bias: maybe(&[&gate_bias[..], up_bias].concat(), spec.biases)?,
@@ -114,17 +118,25 @@ impl Layer {
         let [router, router_bias, correction] = &self.router;
         let scores = router.chunks_exact(hidden).zip(router_bias);
         let bias = |bias: &bf16| if spec.router_bias { bias.to_f64() } else { 0.0 };
-        let scores = scores.map(|(row, own)| (dot(row, &x) + bias(own)) as f32);
+        let multiplier = spec
+            .router_norm
+            .map_or(1.0, |norm| f64::from(norm.multiplier));
+        let scores = scores.map(|(row, own)| (dot(row, &x) * multiplier + bias(own)) as f32);
         let mut scores: Vec<f32> = scores.collect();
         let (rounded, rest) = correction.split_at(spec.experts);
         let correction = rounded.iter().zip(rest);
         let correction: Vec<f32> = correction.map(|(a, b)| a.to_f32() + b.to_f32()).collect();
         let correction = spec.routing.correction.then_some(&correction[..]);
+        let scales: Vec<f32> = self.scales.iter().map(|scale| scale.to_f32()).collect();
+        let of_experts = OfExperts {
+            correction,
+            scales: spec.weight_scales.then_some(&scales[..]),
+        };
         let mut chosen = vec![Choice::default(); spec.per_token];
-        route(spec, &mut scores, correction, &mut chosen);
+        route(spec, &mut scores, of_experts, &mut chosen);
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
         let mut out = vec![0.0; hidden];
-        if let Some(of) = spec.shared {
+        if let Some(of) = spec.shared.filter(|_| spec.adds_to_shared()) {
             let share = if of.gated {
                 sigmoid(dot(&self.score, &x))
             } else {
@@ -146,6 +158,10 @@ impl Layer {
                     let (gate, up) = (row(gate) + of_bias(0, at), row(up) + of_bias(1, at));
                     match spec.activation {
                         ExpertActivation::SwiGlu => gate * sigmoid(gate) * up,
+                        ExpertActivation::GeGlu => {
+                            let root = (8.0 / std::f64::consts::PI).sqrt();
+                            gate * sigmoid(root * (gate + 0.044715 * gate.powi(3))) * up
+                        }
                         ExpertActivation::Clamped { limit, alpha } => {
                             let limit = f64::from(limit);
                             let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
@@ -208,6 +224,7 @@ impl Started {
         let io = ExpertsIo {
             rows,
             x: &x,
+            router: &x,
             out: &mut out,
         };
         let Self {
@@ -238,6 +255,9 @@ fn specs() -> Vec<(&'static str, ExpertsSpec)> {
         biases: false,
         activation: ExpertActivation::SwiGlu,
         shared: None,
+        router_norm: None,
+        weight_scales: false,
+        branch_norms: false,
     };
     let shared = |gated| {
         Some(SharedExpert {
@@ -309,6 +329,17 @@ fn specs() -> Vec<(&'static str, ExpertsSpec)> {
             ExpertsSpec {
                 per_token: 2,
                 routing: mixer,
+                ..plain.clone()
+            },
+        ),
+        (
+            "GELU, scaled weights of a router with a norm, beside a shared one",
+            ExpertsSpec {
+                activation: ExpertActivation::GeGlu,
+                shared: shared(false),
+                router_norm: Some(RouterNorm { multiplier: 0.3 }),
+                weight_scales: true,
+                branch_norms: true,
                 ..plain
             },
         ),
@@ -383,6 +414,7 @@ mod tests {
         let io = ExpertsIo {
             rows,
             x: &x,
+            router: &x,
             out: &mut out,
         };
         let all = stream.capture(|| experts.run(stream, products, &layer.spec, weights, io))?;

@@ -18,9 +18,9 @@ use crate::cuda::step::StepCapacity;
 use crate::cuda::{CudaBackend, CudaConfig, CudaError};
 use crate::kv::{KvLayout, Side};
 use crate::model::{
-    Activation, AttentionSpec, ExpertActivation, ExpertsSpec, GatedDeltaSpec, LayerTensor, Mixer,
-    Mlp, ModelSpec, NormKind, NormPlace, PerLayerInputs, QkNorm, RecurrentSpec, Rope, Routing,
-    SharedExpert, ShortConvSpec, TensorName, UniformModel, WeightSource,
+    Activation, AttentionSpec, ExpertActivation, ExpertsSpec, GatedDeltaSpec, LayerSpec,
+    LayerTensor, Mixer, Mlp, ModelSpec, NormKind, NormPlace, PerLayerInputs, QkNorm, RecurrentSpec,
+    Rope, RouterNorm, Routing, SharedExpert, ShortConvSpec, TensorName, UniformModel, WeightSource,
 };
 
 /// Of models of three layers. The CPU keeps activations in f32, the device in bf16: some roundings
@@ -61,6 +61,7 @@ impl WeightSource for RandomWeights<'_> {
         let values = shape.iter().product();
         let index = TensorName::all(self.0).iter().position(|n| *n == name);
         let mut rng = Rng(index.unwrap_or(0) as u64 + 1);
+        let is_scale = matches!(name, TensorName::Layer(_, L::ExpertScale));
         let (width, whole) = match (&shape[..], name) {
             (
                 [.., width],
@@ -70,8 +71,8 @@ impl WeightSource for RandomWeights<'_> {
                 ),
             ) => (*width, rng.values(values, 0.5)),
             ([.., _, inputs], _) => (*inputs, rng.values(values, (3.0 / *inputs as f32).sqrt())),
-            _ if !name.is_norm() => (0, rng.values(values, 0.5)),
-            _ if self.0.norms.from_one => (0, rng.values(values, 0.2)),
+            _ if !(name.is_norm() || is_scale) => (0, rng.values(values, 0.5)),
+            _ if self.0.norms.from_one && !is_scale => (0, rng.values(values, 0.2)),
             _ => {
                 let near = rng.values(values, 0.2);
                 let one = near.iter().map(|v| bf16::from_f32(1.0 + v.to_f32()));
@@ -463,6 +464,52 @@ pub(super) fn gemma4(spec: &mut ModelSpec) {
     }
 }
 
+/// Puts experts beside the dense MLP of a layer, with norms of their own, as in Gemma 4.
+fn put_branches(layer: &mut LayerSpec, hidden: usize, experts: &ExpertsSpec) {
+    (layer.mixer_norm, layer.mlp_norm) = (NormPlace::Both, NormPlace::Both);
+    layer.mlp = Mlp::Experts(ExpertsSpec {
+        activation: ExpertActivation::GeGlu,
+        shared: Some(SharedExpert {
+            intermediate: layer.intermediate(),
+            gated: false,
+        }),
+        router_norm: Some(RouterNorm {
+            multiplier: (hidden as f32).powf(-0.5),
+        }),
+        weight_scales: true,
+        branch_norms: true,
+        ..experts.clone()
+    });
+}
+
+/// Models with experts beside dense MLPs.
+fn check_branches(
+    device: &Arc<Device>,
+    report: &mut Report,
+    experts: &ExpertsSpec,
+) -> Result<(), ProbeError> {
+    let plain = spec(64, 2, 2, false);
+    let hidden = plain.hidden;
+    let mut of_gemma = plain.clone();
+    gemma4(&mut of_gemma);
+    // Gemma 4 has either experts or inputs of layers.
+    of_gemma.per_layer_inputs = None;
+    of_gemma.layers.truncate(3);
+    let layers = of_gemma.layers.iter_mut();
+    layers.for_each(|layer| put_branches(layer, hidden, experts));
+    for recorded in [true, false] {
+        let found = compare(device, &of_gemma, recorded, Online::NONE)?;
+        let name = format!("model like Gemma 4 with experts, recorded: {recorded}");
+        report_apart(report, &name, &found, (LOGITS_LIMIT, ROWS_LIMIT));
+        let name = format!("two steps in flight, {name}");
+        report.check(&name, in_flight(device, &of_gemma, recorded)?, 0.0);
+    }
+    let mut packed = plain;
+    put_branches(&mut packed.layers[1], hidden, experts);
+    let name = "model with experts beside a dense MLP";
+    check_online(device, report, (&packed, name), &Online::PACKED)
+}
+
 /// Models with experts, all of which are chosen: so no decision depends on rounding.
 pub(super) fn check_experts(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     let mut spec = spec(64, 2, 2, false);
@@ -475,6 +522,9 @@ pub(super) fn check_experts(device: &Arc<Device>, report: &mut Report) -> Result
         biases: false,
         activation: ExpertActivation::SwiGlu,
         shared: None,
+        router_norm: None,
+        weight_scales: false,
+        branch_norms: false,
     };
     spec.layers[1].mlp = Mlp::Experts(ExpertsSpec {
         router_bias: true,
@@ -490,13 +540,14 @@ pub(super) fn check_experts(device: &Arc<Device>, report: &mut Report) -> Result
             intermediate: 40,
             gated: true,
         }),
-        ..experts
+        ..experts.clone()
     });
     for recorded in [true, false] {
         let found = compare(device, &spec, recorded, Online::NONE)?;
         let name = format!("model with experts, recorded: {recorded}");
         report_apart(report, &name, &found, (LOGITS_LIMIT, ROWS_LIMIT));
     }
+    check_branches(device, report, &experts)?;
     check_online(
         device,
         report,

@@ -101,6 +101,9 @@ pub(crate) const EXPERTS: ExpertsSpec = ExpertsSpec {
     biases: false,
     activation: ExpertActivation::SwiGlu,
     shared: None,
+    router_norm: None,
+    weight_scales: false,
+    branch_norms: false,
 };
 
 /// Experts in all layers but the first.

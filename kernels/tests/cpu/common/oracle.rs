@@ -203,7 +203,7 @@ impl<W: WeightSource> Oracle<W> {
             let mut h = match mlp {
                 Mlp::Dense { .. } => self.dense(layer, [L::Gate, L::Up, L::Down], &h),
                 Mlp::Plain(plain) => self.plain(layer, plain, &h),
-                Mlp::Experts(experts) => self.experts(layer, &experts, &h),
+                Mlp::Experts(experts) => self.experts(layer, &experts, (&h, &x)),
             };
             if mlp_place.is_after() {
                 h = self.norm(name(L::MlpPostNorm), &h);
@@ -304,10 +304,11 @@ impl<W: WeightSource> Oracle<W> {
         down
     }
 
-    /// A layer of experts, each of which computes everything, whether it is chosen or not.
-    fn experts(&mut self, layer: usize, spec: &ExpertsSpec, h: &[f64]) -> Vec<f64> {
+    /// A layer of experts, each of which computes everything, whether it is chosen or not, of the
+    /// residual stream `x` and what the layer's norm makes of it.
+    fn experts(&mut self, layer: usize, spec: &ExpertsSpec, (h, x): (&[f64], &[f64])) -> Vec<f64> {
         let name = |t| TensorName::Layer(layer, t);
-        let mut out = match spec.shared {
+        let mut shared = match spec.shared {
             None => vec![0.0; h.len()],
             Some(shared) => {
                 let mut out = self.dense(layer, [L::SharedGate, L::SharedUp, L::SharedDown], h);
@@ -318,7 +319,20 @@ impl<W: WeightSource> Oracle<W> {
                 out
             }
         };
-        let mut scores = self.matmul(name(L::Router), h);
+        if spec.branch_norms {
+            shared = self.norm(name(L::SharedPostNorm), &shared);
+        }
+        let own = spec.branch_norms.then(|| self.norm(name(L::ExpertNorm), x));
+        let h = own.as_deref().unwrap_or(h);
+        let mut scores = match spec.router_norm {
+            None => self.matmul(name(L::Router), h),
+            Some(norm) => {
+                let normed = self.norm(name(L::RouterNorm), x).into_iter();
+                let multiplier = f64::from(norm.multiplier);
+                let read: Vec<f64> = normed.map(|x| x * multiplier).collect();
+                self.matmul(name(L::Router), &read)
+            }
+        };
         if spec.router_bias {
             let bias = self.tensor(name(L::RouterBias));
             scores.iter_mut().zip(bias).for_each(|(s, b)| *s += b);
@@ -331,7 +345,12 @@ impl<W: WeightSource> Oracle<W> {
             }
             false => vec![0.0; spec.experts],
         };
-        let weights = expert_weights(spec, &scores, &correction);
+        let mut weights = expert_weights(spec, &scores, &correction);
+        if spec.weight_scales {
+            let scales = self.tensor(name(L::ExpertScale));
+            weights.iter_mut().zip(scales).for_each(|(w, s)| *w *= s);
+        }
+        let mut out = vec![0.0; h.len()];
         let gate = self.matmul(name(L::ExpertGate), h);
         let up = self.matmul(name(L::ExpertUp), h);
         let down = self.tensor(name(L::ExpertDown));
@@ -345,6 +364,7 @@ impl<W: WeightSource> Oracle<W> {
                 .map(|i| (gate[i] + bias(0, i), up[i] + bias(1, i)))
                 .map(|(gate, up)| match spec.activation {
                     ExpertActivation::SwiGlu => gate * sigmoid(gate) * up,
+                    ExpertActivation::GeGlu => activate(Activation::GeluTanh, gate) * up,
                     ExpertActivation::Clamped { limit, alpha } => {
                         let limit = f64::from(limit);
                         let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
@@ -359,6 +379,10 @@ impl<W: WeightSource> Oracle<W> {
                 *out += weight * (sum + bias(2, row));
             }
         }
+        if spec.branch_norms {
+            out = self.norm(name(L::ExpertPostNorm), &out);
+        }
+        out.iter_mut().zip(shared).for_each(|(x, s)| *x += s);
         out
     }
 

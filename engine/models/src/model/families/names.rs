@@ -176,6 +176,15 @@ impl StoredTensor {
         }
     }
 
+    /// As `part` of a layer, with `*` for the number of an expert where each has its own.
+    pub(crate) fn of_layer(tensor: TensorName, layer: usize, part: &str) -> Self {
+        let name = format!("model.layers.{layer}.{part}");
+        match part.contains(EXPERT) {
+            true => Self::of_each_expert(tensor, name),
+            false => Self::own(tensor, name),
+        }
+    }
+
     /// How a tensor of each expert is stored where all of a layer's lie in one: gate and up one
     /// behind the other.
     pub(crate) fn of_all_experts(&self) -> Option<Self> {
@@ -575,9 +584,14 @@ pub(crate) fn llama_hf(tensor: TensorName) -> StoredTensor {
         LayerTensor::InputOut => "per_layer_projection.weight",
         LayerTensor::InputNorm => "post_per_layer_input_norm.weight",
         LayerTensor::OutputScale => "layer_scalar",
+        LayerTensor::RouterNorm => "router.scale",
         LayerTensor::Router => "mlp.gate.weight",
         LayerTensor::RouterBias => "mlp.gate.bias",
         LayerTensor::RouterCorrection => "mlp.gate.e_score_correction_bias",
+        LayerTensor::ExpertScale => "router.per_expert_scale",
+        LayerTensor::ExpertNorm => "pre_feedforward_layernorm_2.weight",
+        LayerTensor::ExpertPostNorm => "post_feedforward_layernorm_2.weight",
+        LayerTensor::SharedPostNorm => "post_feedforward_layernorm_1.weight",
         LayerTensor::ExpertGate => "mlp.experts.*.gate_proj.weight",
         LayerTensor::ExpertUp => "mlp.experts.*.up_proj.weight",
         LayerTensor::ExpertDown => "mlp.experts.*.down_proj.weight",
@@ -589,11 +603,7 @@ pub(crate) fn llama_hf(tensor: TensorName) -> StoredTensor {
         LayerTensor::SharedDown => "mlp.shared_expert.down_proj.weight",
         LayerTensor::SharedScore => "mlp.shared_expert_gate.weight",
     };
-    let name = format!("model.layers.{layer}.{part}");
-    match part.contains(EXPERT) {
-        true => StoredTensor::of_each_expert(tensor, name),
-        false => StoredTensor::own(tensor, name),
-    }
+    StoredTensor::of_layer(tensor, layer, part)
 }
 
 /// Names of GGUF files, which most architectures share.
@@ -644,9 +654,14 @@ pub(crate) fn llama_gguf(tensor: TensorName) -> StoredTensor {
         LayerTensor::InputOut => "proj.weight",
         LayerTensor::InputNorm => "post_norm.weight",
         LayerTensor::OutputScale => "layer_output_scale.weight",
+        LayerTensor::RouterNorm => "ffn_gate_inp.scale",
         LayerTensor::Router => "ffn_gate_inp.weight",
         LayerTensor::RouterBias => "ffn_gate_inp.bias",
         LayerTensor::RouterCorrection => "exp_probs_b.bias",
+        LayerTensor::ExpertScale => "ffn_down_exps.scale",
+        LayerTensor::ExpertNorm => "pre_ffw_norm_2.weight",
+        LayerTensor::ExpertPostNorm => "post_ffw_norm_2.weight",
+        LayerTensor::SharedPostNorm => "post_ffw_norm_1.weight",
         LayerTensor::ExpertGate => "ffn_gate_exps.weight",
         LayerTensor::ExpertUp => "ffn_up_exps.weight",
         LayerTensor::ExpertDown => "ffn_down_exps.weight",

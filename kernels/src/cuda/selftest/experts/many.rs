@@ -74,9 +74,13 @@ fn layer(shape: Shape<'_>, format: Option<WeightFormat>, index: usize, rng: &mut
                 limit: 0.7,
                 alpha: 1.702,
             },
+            false if index % 4 == 2 => ExpertActivation::GeGlu,
             false => ExpertActivation::SwiGlu,
         },
         shared: None,
+        router_norm: None,
+        weight_scales: false,
+        branch_norms: false,
     };
     let experts = spec.experts;
     let mut layer = Layer::new(spec, hidden, rng);
