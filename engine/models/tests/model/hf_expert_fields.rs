@@ -1,6 +1,6 @@
 //! Fields of families with experts, windows and convolutions that one or two of them have.
 
-use ebb_kernels::model::{Mlp, ModelSpec, RouterScores};
+use ebb_kernels::model::{ExpertActivation, Mlp, ModelSpec, RouterNorm, RouterScores};
 use serde_json::{Value, json};
 
 use crate::hf_fields::{config, experts, open, refusal};
@@ -216,4 +216,41 @@ fn the_published_lfm2_leaves_out_what_its_class_has() {
     let spec = open(&config).expect("a valid model");
     assert!(spec.tied_embeddings);
     assert_eq!(spec.layers[0].intermediate(), 64);
+}
+
+#[test]
+fn experts_of_gemma_4_are_beside_a_dense_mlp_as_wide_as_without_them() {
+    let fields = |has_experts: bool, activation: &str| {
+        json!({
+            "enable_moe_block": has_experts, "num_experts": 8, "top_k_experts": 3,
+            "hidden_activation": activation, "hidden_size_per_layer_input": 0,
+            "layer_types": ["full_attention", "full_attention"], "sliding_window": 64,
+            "num_kv_shared_layers": 1, "use_double_wide_mlp": true,
+        })
+    };
+    let gelu = "gelu_pytorch_tanh";
+    let dense = tiny("gemma4_text", fields(false, gelu));
+    let spec = tiny("gemma4_text", fields(true, gelu));
+    assert_eq!(ropes_and_experts(&dense).1, [false, false]);
+    let widths = [&dense, &spec].map(|spec| {
+        let layers = spec.layers.iter();
+        layers.map(|l| l.intermediate()).collect::<Vec<_>>()
+    });
+    assert_eq!((&widths[0], widths[0][1]), (&widths[1], 2 * widths[0][0]));
+    let multiplier = (spec.hidden as f64).powf(-0.5) as f32;
+    for layer in &spec.layers {
+        let of_layer = layer.experts().expect("a layer of experts");
+        let sizes = (of_layer.experts, of_layer.per_token, of_layer.intermediate);
+        assert_eq!(sizes, (8, 3, 64));
+        assert_eq!(of_layer.router_norm, Some(RouterNorm { multiplier }));
+        assert!(of_layer.branch_norms && of_layer.weight_scales);
+        assert_eq!(of_layer.activation, ExpertActivation::GeGlu);
+    }
+    let silu = tiny("gemma4_text", fields(true, "silu"));
+    let of_layer = silu.layers[0].experts().expect("a layer of experts");
+    assert_eq!(of_layer.activation, ExpertActivation::SwiGlu);
+    let mut without = fields(true, gelu);
+    without["num_experts"] = Value::Null;
+    let sentence = refusal(&config("gemma4_text", experts(without)));
+    assert!(sentence.contains("num_experts"), "{sentence}");
 }

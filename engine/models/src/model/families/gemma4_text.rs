@@ -1,10 +1,15 @@
 //! Gemma 4, the language model: wider heads in layers that see everything, layers that share keys
-//! and values, an input of its own for each layer, and a multiplier behind it.
+//! and values, an input of its own for each layer, a multiplier behind it, and experts beside a
+//! dense MLP.
 
-use ebb_kernels::model::{Mlp, ModelSpec, NormPlace, PerLayerInputs, QkNorm};
+use ebb_kernels::model::{
+    Activation, ExpertActivation, LayerTensor, Mlp, ModelSpec, NormPlace, PerLayerInputs, QkNorm,
+    RouterNorm, Routing, SharedExpert, TensorName,
+};
 
-use super::{Family, TextType, gemma2, gemma4_gguf};
+use super::{Family, StoredTensor, TextType, gemma2, gemma4_gguf};
 use crate::model::error::Refusal;
+use crate::model::experts::plain_experts;
 use crate::model::hf::config::{HfConfig, HfDefaults, RopeScalings, WindowRule};
 
 /// One layer of so many sees everything, unless the configuration says otherwise.
@@ -43,13 +48,29 @@ pub(super) static FAMILY: Family = Family {
         if config.text("use_bidirectional_attention")? != Some("vision") {
             config.refuse("use_bidirectional_attention")?;
         }
-        config.refuse("enable_moe_block")?;
         let mut spec = hf_spec(config)?;
         put_shared_layers(config, &mut spec)?;
         put_layer_inputs(config, &mut spec)?;
+        put_experts(config, &mut spec)?;
         Ok(spec)
     },
-    hf_tensor: gemma2::hf_tensor,
+    hf_tensor: |name| {
+        use LayerTensor as L;
+        let TensorName::Layer(layer, part) = name else {
+            return gemma2::hf_tensor(name);
+        };
+        let part = match part {
+            L::SharedGate => "mlp.gate_proj.weight",
+            L::SharedUp => "mlp.up_proj.weight",
+            L::SharedDown => "mlp.down_proj.weight",
+            L::Router => "router.proj.weight",
+            L::ExpertGate => "experts.*.gate_proj.weight",
+            L::ExpertUp => "experts.*.up_proj.weight",
+            L::ExpertDown => "experts.*.down_proj.weight",
+            _ => return gemma2::hf_tensor(name),
+        };
+        StoredTensor::of_layer(name, layer, part)
+    },
     gguf: Some(gemma4_gguf::FORM),
 };
 
@@ -159,6 +180,43 @@ pub(super) fn share_keys(
         };
         let attention = spec.layers[index].attention_mut();
         (attention.kv_from, attention.v_is_k) = (Some(source), false);
+    }
+    Ok(())
+}
+
+/// Every layer's dense MLP becomes an expert that all tokens go through, beside those that a router
+/// chooses.
+fn put_experts(config: &HfConfig, spec: &mut ModelSpec) -> Result<(), Refusal> {
+    if config.bool("enable_moe_block")? != Some(true) {
+        return Ok(());
+    }
+    let mut experts = plain_experts(
+        config.required_size("num_experts")?,
+        config.required_size("top_k_experts")?,
+        config.required_size("moe_intermediate_size")?,
+        Routing::SOFTMAX_OF_CHOSEN,
+    );
+    experts.router_norm = Some(RouterNorm {
+        multiplier: (spec.hidden as f64).powf(-0.5) as f32,
+    });
+    (experts.weight_scales, experts.branch_norms) = (true, true);
+    experts.activation = match spec.layers[0].activation() {
+        Activation::Silu => ExpertActivation::SwiGlu,
+        Activation::GeluTanh => ExpertActivation::GeGlu,
+        Activation::Relu2 => {
+            let (key, expected) = (
+                "hidden_activation",
+                "silu or gelu_pytorch_tanh with experts",
+            );
+            return Err(Refusal::unsupported(key, "\"relu2\"", expected));
+        }
+    };
+    for layer in &mut spec.layers {
+        experts.shared = Some(SharedExpert {
+            intermediate: layer.intermediate(),
+            gated: false,
+        });
+        layer.mlp = Mlp::Experts(experts.clone());
     }
     Ok(())
 }
