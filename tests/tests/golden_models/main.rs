@@ -38,7 +38,11 @@ fn margin(golden: &Value) -> f64 {
 
 fn has_experts(golden: &Value) -> bool {
     let mut names = ["num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts"].iter();
-    names.any(|name| text_config(golden).get(name).is_some_and(|value| !value.is_null()))
+    names.any(|name| {
+        text_config(golden)
+            .get(name)
+            .is_some_and(|value| !value.is_null())
+    })
 }
 
 /// The fields that describe the language model.

@@ -492,7 +492,7 @@ fn check_branches(
     let hidden = plain.hidden;
     let mut of_gemma = plain.clone();
     gemma4(&mut of_gemma);
-    // Gemma 4 has either experts or inputs of layers.
+    // The limit has no room for the roundings of both inputs of layers and branches of experts.
     of_gemma.per_layer_inputs = None;
     of_gemma.layers.truncate(3);
     let layers = of_gemma.layers.iter_mut();

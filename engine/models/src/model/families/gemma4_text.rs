@@ -203,12 +203,11 @@ fn put_experts(config: &HfConfig, spec: &mut ModelSpec) -> Result<(), Refusal> {
     experts.activation = match spec.layers[0].activation() {
         Activation::Silu => ExpertActivation::SwiGlu,
         Activation::GeluTanh => ExpertActivation::GeGlu,
-        Activation::Relu2 => {
-            let (key, expected) = (
-                "hidden_activation",
-                "silu or gelu_pytorch_tanh with experts",
-            );
-            return Err(Refusal::unsupported(key, "\"relu2\"", expected));
+        Activation::Relu2 | Activation::Xielu => {
+            let key = "hidden_activation";
+            let found = format!("{:?}", config.text(key)?.unwrap_or_default());
+            let expected = "silu or gelu_pytorch_tanh with experts";
+            return Err(Refusal::unsupported(key, found, expected));
         }
     };
     for layer in &mut spec.layers {

@@ -2,12 +2,10 @@
 
 use ebb_kernels::model::{LayerTensor, QkNorm, Routing, SharedExpert, TensorName};
 
-use super::qwen2_moe::GGUF_SHARED;
 use super::{Family, GgufFamily, StoredTensor, TextType, hunyuan_v1_dense, llama_gguf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
-
-const GGUF_SHARED_COUNT: &str = "expert_shared_count";
+use crate::model::gguf::experts::{EXPERT_WIDTH, SHARED_COUNT, SHARED_WIDTH};
 
 pub(super) static FAMILY: Family = Family {
     name: "hunyuan_v1_moe",
@@ -72,18 +70,18 @@ pub(super) static FAMILY: Family = Family {
         keys: &[
             "expert_count",
             "expert_used_count",
-            "expert_feed_forward_length",
-            GGUF_SHARED,
-            GGUF_SHARED_COUNT,
+            EXPERT_WIDTH,
+            SHARED_WIDTH,
+            SHARED_COUNT,
         ],
         spec: |config| {
-            config.refuse_other(GGUF_SHARED_COUNT, 1)?;
+            config.refuse_other(SHARED_COUNT, 1)?;
             // What `alpha` makes of the base, converters write.
             let mut model = config.uniform()?;
             model.qk_norm = QkNorm::PerHeadBehindRope;
             let mut experts = config.experts(0, Routing::SOFTMAX_OF_CHOSEN)?;
             experts.shared = Some(SharedExpert {
-                intermediate: config.required_size(GGUF_SHARED)?,
+                intermediate: config.required_size(SHARED_WIDTH)?,
                 gated: false,
             });
             let mut spec = model.spec();

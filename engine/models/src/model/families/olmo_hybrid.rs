@@ -86,11 +86,11 @@ fn hf_tensor(name: TensorName) -> StoredTensor {
         // Published files call norms of layers without attention otherwise than transformers, which
         // writes the second of those names for layers with attention, too.
         L::AttnNorm => {
-            return own("attention_layer_norm").or_before(Some(own("input_layernorm")));
+            return own("attention_layer_norm").or(Some(own("input_layernorm")));
         }
         L::MlpNorm | L::AttnPostNorm => {
             let other = own("feedforward_layer_norm");
-            return own("post_attention_layernorm").or_before(Some(other));
+            return own("post_attention_layernorm").or(Some(other));
         }
         L::DeltaQ => "linear_attn.q_proj",
         L::DeltaK => "linear_attn.k_proj",

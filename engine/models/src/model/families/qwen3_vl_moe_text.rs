@@ -6,7 +6,7 @@ use super::qwen3_vl_text::GGUF_KEYS;
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
-use crate::model::gguf::config::EXPERT_WIDTH;
+use crate::model::gguf::experts::EXPERT_WIDTH;
 use crate::model::hf::config::HfDefaults;
 
 const GATE_UP: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp];
@@ -73,5 +73,5 @@ fn hf_tensor(name: TensorName) -> StoredTensor {
         L::ExpertDown => StoredTensor::by_columns(name, stored("down_proj"), &[L::ExpertDown]),
         _ => return llama_hf(name),
     };
-    llama_hf(name).or_before(Some(published))
+    llama_hf(name).or(Some(published))
 }

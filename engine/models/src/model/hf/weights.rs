@@ -229,12 +229,12 @@ impl HfWeights {
     fn place(&self, name: TensorName) -> StoredTensor {
         let mut stored = stored_as(self.family, &self.spec, name);
         stored.name = self.prefix.name(&stored.name);
-        let before = stored.before.take().map(|mut before| {
-            before.name = self.prefix.name(&before.name);
-            *before
+        let other = stored.other.take().map(|mut other| {
+            other.name = self.prefix.name(&other.name);
+            *other
         });
         if !is_stored(&self.shards, &stored.name_of(0)) {
-            let others = [before, stored.of_all_experts()].into_iter().flatten();
+            let others = [other, stored.of_all_experts()].into_iter().flatten();
             let others = others.filter(|other| is_stored(&self.shards, &other.name));
             let others: Vec<_> = others.collect();
             // One name may stand for either order.
