@@ -1,11 +1,11 @@
-// The activations of gated layers.
+// The activations of MLPs and of other gates.
 #pragma once
 #include "ptx.cuh"
 
 namespace ebb {
 
 // Which: `Activation::code` of the host.
-constexpr uint32_t kSilu = 1, kGeluTanh = 2;
+constexpr uint32_t kSilu = 1, kGeluTanh = 2, kRelu2 = 3;
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 
@@ -16,8 +16,10 @@ __device__ __forceinline__ float gelu_tanh(float x) {
   return x / (1.f + __expf(-1.5957691f * x * fmaf(0.044715f * x, x, 1.f)));
 }
 
+__device__ __forceinline__ float relu2(float x) { return x < 0.f ? 0.f : x * x; }
+
 __device__ __forceinline__ float activate(uint32_t activation, float x) {
-  return activation == kGeluTanh ? gelu_tanh(x) : silu(x);
+  return activation == kGeluTanh ? gelu_tanh(x) : activation == kRelu2 ? relu2(x) : silu(x);
 }
 
 // activation(gate) * up of two values, which are rounded to bf16 before, as they are where they

@@ -12,7 +12,7 @@ use super::products::{Ends, Products};
 #[derive(Debug)]
 pub(super) struct Linear {
     weight: Weight,
-    /// Of the outputs. Whoever finishes Q, K and V adds theirs; no other layer has one.
+    /// Of the outputs. Whoever reads them adds it: products do not.
     bias: Option<DeviceBuffer<bf16>>,
     inputs: usize,
     outputs: usize,

@@ -130,12 +130,24 @@ struct GateParams {
 // SAFETY: field for field `ebb::GateParams` of ops/gate.cu.
 unsafe impl KernelParams for GateParams {}
 
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct ActivateParams {
+    x: DevicePtr,
+    bias: DevicePtr,
+    width: u32,
+    activation: u32,
+}
+// SAFETY: field for field `ebb::ActivateParams` of ops/activate.cu.
+unsafe impl KernelParams for ActivateParams {}
+
 /// An activation as kernels know it; 0 is none. Of common/activation.cuh.
 pub(super) fn activation_code(activation: Activation) -> u32 {
     match activation {
         Activation::Silu => 1,
         Activation::GeluTanh => 2,
-        Activation::Relu2 | Activation::Xielu => unreachable!("refused, by name"),
+        Activation::Relu2 => 3,
+        Activation::Xielu => unreachable!("refused, by name"),
     }
 }
 
@@ -207,6 +219,7 @@ pub(super) struct Ops {
     post_norm: Kernel<PostNormParams>,
     join_branches: Kernel<JoinParams>,
     gate: Kernel<GateParams>,
+    activate: Kernel<ActivateParams>,
     finish_logits: Kernel<LogitParams>,
     /// What finishes heads.
     pub(super) heads: HeadOps,
@@ -308,6 +321,7 @@ impl Ops {
             post_norm: device.kernel(post_norm, 0)?,
             join_branches: device.kernel(join_branches, 0)?,
             gate: device.kernel("gate", 0)?,
+            activate: device.kernel("activate_rows", 0)?,
             finish_logits: device.kernel("finish_logits", 0)?,
             heads: HeadOps::new(device, (spec.norm_eps, spec.norms.from_one), rotation)?,
             rotate_back: RotateBack::new(device, spec.kv_geometry().head_dim)?,
@@ -543,6 +557,27 @@ impl Ops {
         let grid = (rows as u32, intermediate.div_ceil(2048) as u32);
         // SAFETY: see above.
         unsafe { self.gate.launch(stream, grid, 256, &params) }
+    }
+
+    /// `x = activation(x + bias)` of rows of an MLP without gates; `bias` may be null.
+    pub(super) fn activate(
+        &self,
+        stream: &Stream,
+        (rows, width): (usize, usize),
+        activation: Activation,
+        bias: DevicePtr,
+        x: &mut DeviceBuffer<bf16>,
+    ) -> Result<(), CudaError> {
+        assert!(rows * width <= x.len());
+        let params = ActivateParams {
+            x: x.ptr(),
+            bias,
+            width: width as u32,
+            activation: activation_code(activation),
+        };
+        let grid = (rows as u32, width.div_ceil(2048) as u32);
+        // SAFETY: see above.
+        unsafe { self.activate.launch(stream, grid, 256, &params) }
     }
 
     /// Multiplies `rows` rows of logits and caps them, if the model does.

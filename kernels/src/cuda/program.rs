@@ -35,6 +35,8 @@ pub(super) enum Op<Vector = usize, Linear = usize> {
     Recur(usize),
     /// `Gated = activation(gate) ⊙ up` of a layer.
     Gate(usize, Activation),
+    /// `Gated = activation(Gated)` of a layer, with the bias of the product before.
+    Activate(usize, Activation),
     /// See the model's operations of these names.
     FinishLayerInputs,
     OpenLayerInput(usize, Activation),
@@ -43,9 +45,9 @@ pub(super) enum Op<Vector = usize, Linear = usize> {
     Experts(usize),
     /// See the model's operation of this name.
     JoinBranches(usize),
-    /// `Residual += Branch`, with the bias of a layer's output projection; `Normed` stays.
+    /// `Residual += Branch`, with the bias of the product before; `Normed` stays.
     Add {
-        bias: Option<usize>,
+        bias: Option<LinearName>,
     },
 }
 
@@ -54,8 +56,8 @@ pub(super) enum Op<Vector = usize, Linear = usize> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Norm<Vector = usize> {
     pub(super) add: bool,
-    /// The layer whose output projection has a bias that is added to `Branch` first.
-    pub(super) bias: Option<usize>,
+    /// Whose bias is added to `Branch` first.
+    pub(super) bias: Option<LinearName>,
     pub(super) post: Option<Vector>,
     pub(super) weight: Option<Vector>,
     /// `Normed`, or what a router reads.
@@ -81,11 +83,12 @@ impl<Vector> Fused<Vector> {
     };
 }
 
-/// What follows the layers: `add` if the last part's output is still to be added.
+/// What follows the layers: `add` if the last part's output is still to be added, with a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tail {
     pub(super) norm: usize,
     pub(super) add: bool,
+    pub(super) bias: Option<LinearName>,
     pub(super) lm_head: usize,
 }
 
@@ -108,8 +111,8 @@ pub(super) struct Program {
     normed: Option<Vec<Op>>,
     pub(super) tail: Tail,
     /// Inputs and outputs of the products of a layer: Q K V or what a recurrence reads, output,
-    /// gate and up, down; the last two have no outputs where there is no MLP but experts. One entry
-    /// for layers of the same shape.
+    /// gate and up or up alone, down; the last two have no outputs where there is no MLP but
+    /// experts. One entry for layers of the same shape.
     shapes: Vec<[(usize, usize); 4]>,
     /// Of the gates of attention's output, if there are any.
     output_gate: Option<(usize, usize)>,
@@ -121,7 +124,7 @@ impl Program {
     /// Of a valid spec that this backend computes. `rotate_back` if attention's output is to be
     /// rotated.
     pub(super) fn new(spec: &ModelSpec, weights: &Weights, rotate_back: bool) -> Self {
-        let (plain, add) = plain(spec, rotate_back);
+        let (plain, (add, bias)) = plain(spec, rotate_back);
         let gated = gate(&plain);
         let normed = can_join(spec).then(|| join_norms(&gated)).flatten();
         let loaded = |ops: &[NamedOp]| ops.iter().map(|op| load(*op, weights)).collect();
@@ -131,12 +134,11 @@ impl Program {
                     Mixer::Attention(_) => LinearName::Qkv(layer),
                     Mixer::Recurrent(_) => LinearName::Recurrent(layer),
                 };
-                let all = [
-                    first,
-                    LinearName::O(layer),
-                    LinearName::GateUp(layer),
-                    LinearName::Down(layer),
-                ];
+                let up = match spec.layers[layer].plain_mlp() {
+                    Some(_) => LinearName::Up(layer),
+                    None => LinearName::GateUp(layer),
+                };
+                let all = [first, LinearName::O(layer), up, LinearName::Down(layer)];
                 all.map(|linear| linear.shape(spec))
             })
             .collect();
@@ -151,6 +153,7 @@ impl Program {
             tail: Tail {
                 norm: weights.vector_index(TensorName::FinalNorm),
                 add,
+                bias,
                 lm_head: weights.linear_index(LinearName::LmHead),
             },
             shapes,
@@ -252,18 +255,20 @@ fn load(op: NamedOp, weights: &Weights) -> Op {
         Op::OpenAttended => Op::OpenAttended,
         Op::Recur(layer) => Op::Recur(layer),
         Op::Gate(layer, activation) => Op::Gate(layer, activation),
+        Op::Activate(layer, activation) => Op::Activate(layer, activation),
         Op::Experts(layer) => Op::Experts(layer),
         Op::JoinBranches(layer) => Op::JoinBranches(layer),
         Op::Add { bias } => Op::Add { bias },
     }
 }
 
-/// The layers with sums joined to the norms behind them, and whether the last sum is left.
-fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
+/// The layers with sums joined to the norms behind them, and whether the last sum is left, with the
+/// bias that is left with it.
+fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, (bool, Option<LinearName>)) {
     let mut ops = Vec::new();
     // Whether `Branch` is still to be added.
     let mut add = false;
-    // Whose output's bias is still to be added to it.
+    // Whose bias is still to be added to it.
     let mut bias = None;
     // Attention finishes heads, and logits select their rows.
     let mut rest = forward(spec)
@@ -318,8 +323,8 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
                     // What attention read is read once more, and another sum is to come.
                     ops.push(Op::Add { bias: bias.take() });
                 }
-                if let LinearName::O(layer) = linear {
-                    bias = spec.layers[layer].has_o_bias().then_some(layer);
+                if output == Buffer::Branch {
+                    bias = (!linear.biases(spec).is_empty()).then_some(linear);
                 }
                 ops.push(Op::Linear {
                     linear,
@@ -339,7 +344,9 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
             ModelOp::Gate(layer) => {
                 ops.push(Op::Gate(layer, spec.layers[layer].activation()));
             }
-            ModelOp::Activate(_) => unreachable!("MLPs without gates are refused, by name"),
+            ModelOp::Activate(layer) => {
+                ops.push(Op::Activate(layer, spec.layers[layer].activation()));
+            }
             ModelOp::Experts { layer, input, .. } => {
                 normed(&mut ops, (&mut add, &mut bias), input);
                 if std::mem::take(&mut add) {
@@ -363,14 +370,14 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, bool) {
             ModelOp::FinishLogits => unreachable!("behind the final norm"),
         }
     }
-    (ops, add)
+    (ops, (add, bias))
 }
 
 /// The buffer that products read in place of `input`: the residual stream is rounded for them, once
 /// for all that read it.
 fn normed(
     ops: &mut Vec<NamedOp>,
-    (add, bias): (&mut bool, &mut Option<usize>),
+    (add, bias): (&mut bool, &mut Option<LinearName>),
     input: Buffer,
 ) -> Buffer {
     if input != Buffer::Residual {
@@ -465,8 +472,8 @@ fn join_norms(ops: &[NamedOp]) -> Option<Vec<NamedOp>> {
 mod tests {
     use super::*;
     use crate::model::{
-        ExpertActivation, ExpertsSpec, LayerTensor as L, Mlp, NormPlace, Rope, RouterNorm, Routing,
-        SharedExpert, UniformModel,
+        ExpertActivation, ExpertsSpec, LayerTensor as L, Mlp, NormPlace, PlainMlp, Rope,
+        RouterNorm, Routing, SharedExpert, UniformModel,
     };
 
     fn spec(layers: usize) -> ModelSpec {
@@ -521,7 +528,7 @@ mod tests {
             Op::Gate(0, Activation::Silu),
             linear(N::Down(0), B::Gated, B::Branch),
         ];
-        assert_eq!((ops.as_slice(), add), (&expected[..], true));
+        assert_eq!((ops.as_slice(), add), (&expected[..], (true, None)));
     }
 
     #[test]
@@ -544,7 +551,7 @@ mod tests {
             linear(N::Down(0), B::Gated, B::Branch),
             norm(true, Some(L::MlpPostNorm), None),
         ];
-        assert_eq!((ops.as_slice(), add), (&expected[..], false));
+        assert_eq!((ops.as_slice(), add), (&expected[..], (false, None)));
         assert_eq!(join_norms(&gate(&ops)), None);
     }
 
@@ -562,12 +569,14 @@ mod tests {
             linear(N::Qkv(0), B::Normed, B::Heads),
             Op::Attend(0),
             linear(N::O(0), B::Attended, B::Branch),
-            Op::Add { bias: Some(0) },
+            Op::Add {
+                bias: Some(N::O(0)),
+            },
             linear(N::GateUp(0), B::Normed, B::GateUp),
             Op::Gate(0, Activation::Silu),
             linear(N::Down(0), B::Gated, B::Branch),
         ];
-        assert_eq!((ops.as_slice(), add), (&expected[..], true));
+        assert_eq!((ops.as_slice(), add), (&expected[..], (true, None)));
         assert_eq!(join_norms(&gate(&ops)), None);
     }
 
@@ -597,7 +606,7 @@ mod tests {
         let Op::Norm(of_router) = norm(false, None, Some(L::RouterNorm)) else {
             unreachable!("it is one");
         };
-        let (ops, add) = plain(&spec, false);
+        let (ops, left) = plain(&spec, false);
         let expected = [
             Op::Embed,
             norm(false, None, Some(L::AttnNorm)),
@@ -617,8 +626,50 @@ mod tests {
             Op::JoinBranches(0),
             norm(true, Some(L::MlpPostNorm), None),
         ];
-        assert_eq!((ops.as_slice(), add), (&expected[..], false));
+        assert_eq!((ops.as_slice(), left), (&expected[..], (false, None)));
         assert_eq!(join_norms(&gate(&ops)), None);
+    }
+
+    #[test]
+    fn an_mlp_without_gates_leaves_its_last_bias_to_whoever_adds() {
+        use Buffer as B;
+        use LinearName as N;
+        let mut spec = spec(1);
+        let mlp = |bias| {
+            Mlp::Plain(PlainMlp {
+                intermediate: 64,
+                activation: Activation::Relu2,
+                bias,
+            })
+        };
+        spec.layers[0].mlp = mlp(true);
+        let (ops, left) = plain(&spec, false);
+        let expected = [
+            Op::Embed,
+            norm(false, None, Some(L::AttnNorm)),
+            linear(N::Qkv(0), B::Normed, B::Heads),
+            Op::Attend(0),
+            linear(N::O(0), B::Attended, B::Branch),
+            norm(true, None, Some(L::MlpNorm)),
+            linear(N::Up(0), B::Normed, B::Gated),
+            Op::Activate(0, Activation::Relu2),
+            linear(N::Down(0), B::Gated, B::Branch),
+        ];
+        assert_eq!(
+            (ops.as_slice(), left),
+            (&expected[..], (true, Some(N::Down(0))))
+        );
+        let divides = |op: &NamedOp| matches!(op, Op::Linear { fused, .. } if fused.divides);
+        let joined = join_norms(&gate(&ops)).expect("plain norms can be joined");
+        assert_eq!(joined.iter().filter(|op| divides(op)).count(), 1);
+        // Between layers no product adds a bias.
+        spec.layers.push(spec.layers[0].clone());
+        assert_eq!(join_norms(&gate(&plain(&spec, false).0)), None);
+        for layer in &mut spec.layers {
+            layer.mlp = mlp(false);
+        }
+        let joined = join_norms(&gate(&plain(&spec, false).0)).expect("no bias");
+        assert_eq!(joined.iter().filter(|op| divides(op)).count(), 3);
     }
 
     #[test]

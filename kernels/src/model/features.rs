@@ -90,7 +90,7 @@ pub enum Feature {
 
 impl Feature {
     /// What the CUDA backend computes.
-    pub const ON_GPU: [Self; 29] = [
+    pub const ON_GPU: [Self; 32] = [
         Self::NoRope,
         Self::PartialRope,
         Self::Scale,
@@ -105,6 +105,9 @@ impl Feature {
         Self::ExpertNorms,
         Self::ParallelMlp,
         Self::GeluTanh,
+        Self::Relu2,
+        Self::PlainMlp,
+        Self::MlpBias,
         Self::LayerNorm,
         Self::NormBias,
         Self::NormFromOne,

@@ -24,7 +24,7 @@ pub(super) struct Activations {
     pub(super) output_gate: DeviceBuffer<bf16>,
     /// `[rows][q_width]`, or what a recurrence puts out.
     pub(super) attended: DeviceBuffer<bf16>,
-    /// `[rows][2 * intermediate]`.
+    /// `[rows][2 * intermediate]`, of layers that have gates.
     pub(super) gate_up: DeviceBuffer<bf16>,
     /// `[rows][intermediate]`.
     pub(super) mlp: DeviceBuffer<bf16>,
@@ -93,6 +93,12 @@ fn branch_widths(spec: &ModelSpec) -> [usize; 2] {
     [has_router_norm, has_branch_norms].map(|is_there| if is_there { spec.hidden } else { 0 })
 }
 
+/// Channels of the gates and what they open, in the layer that has most.
+fn gate_up_width(spec: &ModelSpec) -> usize {
+    let gated = spec.layers.iter().filter(|l| l.plain_mlp().is_none());
+    gated.map(|l| 2 * l.intermediate()).max().unwrap_or(0)
+}
+
 impl Activations {
     pub(super) fn new(
         device: &Arc<Device>,
@@ -112,7 +118,7 @@ impl Activations {
             q: narrow(q_width(spec))?,
             output_gate: narrow(output_gate)?,
             attended: narrow(attended)?,
-            gate_up: narrow(2 * spec.intermediate_max())?,
+            gate_up: narrow(gate_up_width(spec))?,
             mlp: narrow(spec.intermediate_max())?,
             delta: narrow(spec.hidden)?,
             router_input: narrow(router_input)?,
@@ -137,7 +143,8 @@ impl Activations {
             + spec.input_width()
             + mixer_widths(spec).iter().sum::<usize>()
             + branch_widths(spec).iter().sum::<usize>()
-            + 3 * spec.intermediate_max();
+            + gate_up_width(spec)
+            + spec.intermediate_max();
         4 * squares_len(spec.hidden)
             + rows * (2 * widths + 4 * (spec.hidden + rope_tables(spec) * head_dim_max(spec)))
             + logit_rows_max * 4 * spec.vocab

@@ -68,8 +68,14 @@ impl Forward {
                     self.ops
                         .gate(stream, shape, activation, &a.gate_up, &mut a.mlp)?;
                 }
+                Op::Activate(layer, activation) => {
+                    let shape = (work.rows, self.spec.layers[layer].intermediate());
+                    let bias = self.bias(Some(LinearName::Up(layer)));
+                    let mlp = &mut self.activations.mlp;
+                    self.ops.activate(stream, shape, activation, bias, mlp)?;
+                }
                 Op::Add { bias } => {
-                    let bias = self.output_bias(bias);
+                    let bias = self.bias(bias);
                     let a = &mut self.activations;
                     let values = &a.delta;
                     let delta = Some(Delta { values, bias });
@@ -115,7 +121,7 @@ impl Forward {
     }
 
     fn norm(&mut self, stream: &Stream, rows: usize, norm: Norm) -> Result<(), CudaError> {
-        let bias = self.output_bias(norm.bias);
+        let bias = self.bias(norm.bias);
         let a = &mut self.activations;
         let values = &a.delta;
         let delta = norm.add.then_some(Delta { values, bias });
@@ -143,9 +149,9 @@ impl Forward {
         }
     }
 
-    /// The bias of a layer's output projection, or null.
-    fn output_bias(&self, layer: Option<usize>) -> DevicePtr {
-        let bias = layer.and_then(|layer| self.weights.named(LinearName::O(layer)).bias());
+    /// The bias of a linear layer, or null.
+    fn bias(&self, linear: Option<LinearName>) -> DevicePtr {
+        let bias = linear.and_then(|linear| self.weights.named(linear).bias());
         bias.map_or(0, DeviceBuffer::ptr)
     }
 
@@ -309,6 +315,7 @@ impl Forward {
         count: usize,
     ) -> Result<(), CudaError> {
         let tail = self.program.tail;
+        let bias = self.bias(tail.bias);
         let a = &mut self.activations;
         let selected: DevicePtr = self.step.logit_rows() + 4 * first as u64;
         self.ops.norm(
@@ -316,7 +323,7 @@ impl Forward {
             count,
             tail.add.then_some(Delta {
                 values: &a.delta,
-                bias: 0,
+                bias,
             }),
             &mut a.residual,
             self.weights.of_norm(tail.norm),

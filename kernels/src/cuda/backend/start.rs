@@ -277,11 +277,12 @@ impl CudaBackend {
         let layers = 0..spec.layers.len();
         type Name = fn(usize) -> LinearName;
         // Of each product some of its weights, its inputs, and its outputs.
-        let all: [(Name, Buffer, Buffer); 6] = [
+        let all: [(Name, Buffer, Buffer); 7] = [
             (LinearName::Qkv, Buffer::Normed, Buffer::Heads),
             (LinearName::Recurrent, Buffer::Normed, Buffer::Heads),
             (LinearName::OutputGate, Buffer::Normed, Buffer::OutputGate),
             (LinearName::O, Buffer::Attended, Buffer::Branch),
+            (LinearName::Up, Buffer::Normed, Buffer::Gated),
             (LinearName::Down, Buffer::Gated, Buffer::Branch),
             (LinearName::GateUp, Buffer::Normed, Buffer::GateUp),
         ];

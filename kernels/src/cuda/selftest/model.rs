@@ -19,8 +19,9 @@ use crate::cuda::{CudaBackend, CudaConfig, CudaError};
 use crate::kv::{KvLayout, Side};
 use crate::model::{
     Activation, AttentionSpec, ExpertActivation, ExpertsSpec, GatedDeltaSpec, LayerSpec,
-    LayerTensor, Mixer, Mlp, ModelSpec, NormKind, NormPlace, PerLayerInputs, QkNorm, RecurrentSpec,
-    Rope, RouterNorm, Routing, SharedExpert, ShortConvSpec, TensorName, UniformModel, WeightSource,
+    LayerTensor, Mixer, Mlp, ModelSpec, NormKind, NormPlace, PerLayerInputs, PlainMlp, QkNorm,
+    RecurrentSpec, Rope, RouterNorm, Routing, SharedExpert, ShortConvSpec, TensorName,
+    UniformModel, WeightSource,
 };
 
 /// Of models of three layers. The CPU keeps activations in f32, the device in bf16: some roundings
@@ -296,6 +297,14 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
         let name = format!("model head_dim {head_dim} group 2");
         check_online(device, report, (&spec, &name), &Online::PACKED)?;
     }
+    let mut arcee = spec(64, 2, 2, false);
+    without_gates(&mut arcee, Activation::Relu2, false);
+    check_online(
+        device,
+        report,
+        (&arcee, "model without gates"),
+        &Online::PACKED,
+    )?;
     for head_dim in [16, 32] {
         let spec = spec(head_dim, 2, 3, false);
         let name = format!("model head_dim {head_dim} group 3 plain");
@@ -373,7 +382,7 @@ pub(super) fn check_recurrent(device: &Arc<Device>, report: &mut Report) -> Resu
 type Change = fn(&mut ModelSpec);
 
 /// What families have beyond plain layers: name, head_dim, changes.
-const FAMILIES: [(&str, usize, Change); 7] = [
+const FAMILIES: [(&str, usize, Change); 9] = [
     // Of its four layers three at a time, which the limit is for, and the roundings of inputs of
     // layers in one of the two.
     ("Gemma 4, narrow heads shared", 64, |spec| {
@@ -417,6 +426,19 @@ const FAMILIES: [(&str, usize, Change); 7] = [
             layer.attention_mut().o_bias = true;
         }
     }),
+    // One layer has gates, as no family's.
+    ("Arcee", 128, |spec| {
+        let gated = spec.layers[1].clone();
+        without_gates(spec, Activation::Relu2, false);
+        spec.layers[1] = gated;
+    }),
+    ("Nemotron", 64, |spec| {
+        spec.norms.kind = NormKind::Layer;
+        spec.norms.bias = true;
+        spec.norms.from_one = true;
+        spec.ropes[0].inv_freq.truncate(16);
+        without_gates(spec, Activation::Relu2, true);
+    }),
     ("Phi-MoE", 64, |spec| {
         spec.norms.kind = NormKind::Layer;
         spec.norms.bias = true;
@@ -429,6 +451,18 @@ const FAMILIES: [(&str, usize, Change); 7] = [
         }
     }),
 ];
+
+/// MLPs without gates, as wide as products that take part in norms want them.
+fn without_gates(spec: &mut ModelSpec, activation: Activation, bias: bool) {
+    for layer in &mut spec.layers {
+        layer.attention_mut().o_bias = bias;
+        layer.mlp = Mlp::Plain(PlainMlp {
+            intermediate: 320,
+            activation,
+            bias,
+        });
+    }
+}
 
 /// Heads of two widths, the wider in parts, with norms of values, windows over the narrow ones, two
 /// layers that read what others have, inputs of layers and multipliers behind them.
