@@ -1,6 +1,6 @@
 // Q, K and V after their projection, as rope.cu, for heads of any width up to 256: bias, norm of
-// each head or of the whole projection, RoPE of all, some or no channels, factors, Hadamard
-// rotation, append.
+// each head before RoPE or behind it, or of the whole projection, RoPE of all, some or no channels,
+// factors, Hadamard rotation, append.
 //
 // One warp a (row, head).
 #include "../common/kernel.cuh"
@@ -17,7 +17,7 @@ struct AnyRopeAppendParams {
       rotary_half;  // half of the channels that rotate, and of a row of heads.table; 0: none do
   // Norms are over all heads of Q, or of K, weights [q_heads * head_dim] and [kv_heads * head_dim].
   uint32_t whole_norms;
-  uint32_t reserved;
+  uint32_t norms_behind_rope;  // norms of each head alone
 };
 static_assert(sizeof(AnyRopeAppendParams) == 160);
 
@@ -75,12 +75,14 @@ __device__ __forceinline__ void rope_append_any(const AnyRopeAppendParams& param
   if (head >= heads) return;
 
   PairedHead<kMostHeadDim / 64> channels(h, row_at, head, d, half);
-  if (norm) {
+  if (norm && !params.norms_behind_rope) {
     if (!params.whole_norms) square = channels.square();
     channels.normalise(h, square, width, norm);
   }
   if (!is_v) {
     channels.rotate(h, row, half);
+    // Its angles may be scaled.
+    if (norm && params.norms_behind_rope) channels.normalise(h, channels.square(), width, norm);
     if (h.factors)
       channels.each([&](float& x, uint32_t c) { x *= h.factors[head * (d / 2) + c % (d / 2)]; });
   }

@@ -290,8 +290,13 @@ impl Ops {
                 Some(_) => PARTS_HEAD_DIM_MAX,
                 None => HEAD_DIM_MAX,
             })?;
-            if parts.is_some() && heads.norm == QkNorm::Whole {
-                return unsupported("norms of whole projections of heads in parts".to_owned());
+            let norms = match heads.norm {
+                QkNorm::None | QkNorm::PerHead => None,
+                QkNorm::Whole => Some("norms of whole projections"),
+                QkNorm::PerHeadBehindRope => Some("norms behind RoPE"),
+            };
+            if let Some(norms) = norms.filter(|_| parts.is_some()) {
+                return unsupported(format!("{norms} of heads in parts"));
             }
             if *scale.get_or_insert(heads.scale_log2()) != heads.scale_log2() {
                 return unsupported("attention scales that differ between layers".to_owned());

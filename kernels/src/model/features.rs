@@ -111,6 +111,7 @@ impl Feature {
         Self::LayerNorm,
         Self::NormBias,
         Self::NormFromOne,
+        Self::QkNormBehindRope,
         Self::EmbeddingMultiplier,
         Self::ResidualMultiplier,
         Self::LogitMultiplier,

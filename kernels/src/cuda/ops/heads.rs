@@ -27,7 +27,7 @@ pub(in crate::cuda) struct HeadSpec {
     /// Channels that rotate, the first of a head: channel `i` with channel `i + rotary_dim / 2`.
     /// 0 in layers without RoPE.
     pub(in crate::cuda) rotary_dim: usize,
-    /// Whether Q and K are normed before they rotate.
+    /// How Q and K are normed.
     pub(in crate::cuda) norm: QkNorm,
     /// What scores are multiplied with, more than 0; `None`: `1 / sqrt(head_dim)`.
     pub(in crate::cuda) scale: Option<f32>,
@@ -89,11 +89,11 @@ impl HeadSpec {
     }
 
     /// Whether the kernels made for 64 and 128 channels a head finish them: all channels rotate,
-    /// norms are a head's own.
+    /// norms are a head's own and before RoPE.
     pub(in crate::cuda) fn is_tuned(&self) -> bool {
         matches!(self.head_dim, 64 | 128)
             && self.rotary_dim == self.head_dim
-            && self.norm != QkNorm::Whole
+            && matches!(self.norm, QkNorm::None | QkNorm::PerHead)
     }
 
     /// What scores are multiplied with so that their exponentials are powers of two.
@@ -181,7 +181,7 @@ struct AnyRopeAppendParams {
     head_dim: u32,
     rotary_half: u32,
     whole_norms: u32,
-    reserved: u32,
+    norms_behind_rope: u32,
 }
 // SAFETY: field for field `ebb::AnyRopeAppendParams` of ops/rope_any.cu.
 unsafe impl KernelParams for AnyRopeAppendParams {}
@@ -426,7 +426,7 @@ impl HeadOps {
                 head_dim: spec.head_dim as u32,
                 rotary_half: spec.rotary_dim as u32 / 2,
                 whole_norms: u32::from(spec.norm == QkNorm::Whole),
-                reserved: 0,
+                norms_behind_rope: u32::from(spec.norm == QkNorm::PerHeadBehindRope),
             };
             self.any.launch(stream, grid, threads, &params)
         }
@@ -469,11 +469,10 @@ mod tests {
                 .all(|r| rotary(*r).check(HEAD_DIM_MAX).is_err())
         );
         assert!(!rotary(0).is_tuned() && !rotary(96).is_tuned());
-        let whole = HeadSpec {
-            norm: QkNorm::Whole,
-            ..of(128)
-        };
-        assert!(whole.check(HEAD_DIM_MAX).is_ok() && !whole.is_tuned());
+        for norm in [QkNorm::Whole, QkNorm::PerHeadBehindRope] {
+            let normed = HeadSpec { norm, ..of(128) };
+            assert!(normed.check(HEAD_DIM_MAX).is_ok() && !normed.is_tuned());
+        }
     }
 
     #[test]

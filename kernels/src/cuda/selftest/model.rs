@@ -382,7 +382,7 @@ pub(super) fn check_recurrent(device: &Arc<Device>, report: &mut Report) -> Resu
 type Change = fn(&mut ModelSpec);
 
 /// What families have beyond plain layers: name, head_dim, changes.
-const FAMILIES: [(&str, usize, Change); 9] = [
+const FAMILIES: [(&str, usize, Change); 10] = [
     // Of its four layers three at a time, which the limit is for, and the roundings of inputs of
     // layers in one of the two.
     ("Gemma 4, narrow heads shared", 64, |spec| {
@@ -438,6 +438,13 @@ const FAMILIES: [(&str, usize, Change); 9] = [
         spec.norms.from_one = true;
         spec.ropes[0].inv_freq.truncate(16);
         without_gates(spec, Activation::Relu2, true);
+    }),
+    // Its angles are scaled, which the norms behind them undo.
+    ("HunYuan", 128, |spec| {
+        spec.ropes[0].scale = 1.4;
+        for layer in &mut spec.layers {
+            layer.attention_mut().qk_norm = QkNorm::PerHeadBehindRope;
+        }
     }),
     ("Phi-MoE", 64, |spec| {
         spec.norms.kind = NormKind::Layer;

@@ -1,5 +1,5 @@
-//! Heads that rotate in part or not at all, that are normed together, of any width: what is
-//! appended and what attention is given, against its definition.
+//! Heads that rotate in part or not at all, that are normed together or behind RoPE, of any width:
+//! what is appended and what attention is given, against its definition.
 
 use std::sync::Arc;
 
@@ -60,6 +60,10 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             norm: QkNorm::Whole,
             ..PLAIN
         };
+        let behind = HeadOptions {
+            norm: QkNorm::PerHeadBehindRope,
+            ..in_part
+        };
         let scaled = HeadOptions {
             scales: true,
             ..PLAIN
@@ -74,6 +78,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             without,
             in_part,
             whole,
+            behind,
             scaled,
             scaled_unturned,
         ] {
@@ -104,6 +109,7 @@ pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(
     };
     let rotated = HeadOptions {
         passing: 64,
+        norm: QkNorm::PerHeadBehindRope,
         rotation: Rotation { k: true, v: true },
         scales: true,
         ..PLAIN
@@ -165,7 +171,8 @@ fn name(spec: &HeadSpec, options: HeadOptions) -> String {
     } = options;
     let norm = match norm {
         QkNorm::None => "no",
-        QkNorm::PerHead | QkNorm::PerHeadBehindRope => "head",
+        QkNorm::PerHead => "head",
+        QkNorm::PerHeadBehindRope => "late head",
         QkNorm::Whole => "whole",
     };
     let with = |is: bool, what: &'static str| if is { what } else { "" };
@@ -217,9 +224,16 @@ impl Finished {
                 (q, &q_norm, 0, &mut this.q),
                 (k, &k_norm, KV_HEADS * case.group, &mut this.k),
             ] {
-                let mut x = normed(x, weights);
+                let is_behind = options.norm == QkNorm::PerHeadBehindRope;
+                let mut x = match is_behind {
+                    true => x.to_vec(),
+                    false => normed(x, weights),
+                };
                 for (h, head) in (first..).zip(x.chunks_exact_mut(dim)) {
                     rotate(head, position, &probe.rope.inv_freq);
+                    if is_behind {
+                        head.copy_from_slice(&normed(head, weights));
+                    }
                     let factors = factors.chunks_exact(dim / 2).nth(h).into_iter().flatten();
                     for (i, factor) in factors.enumerate() {
                         head[i] *= f64::from(*factor);
