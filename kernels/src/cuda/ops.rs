@@ -155,9 +155,11 @@ pub(super) fn activation_code(activation: Activation) -> u32 {
 #[derive(Debug, Clone, Copy)]
 struct LogitParams {
     logits: DevicePtr,
-    count: u64,
+    bias: DevicePtr,
+    vocab: u32,
     multiplier: f32,
     cap: f32,
+    reserved: u32,
 }
 // SAFETY: field for field `ebb::LogitParams` of ops/logits.cu.
 unsafe impl KernelParams for LogitParams {}
@@ -585,27 +587,31 @@ impl Ops {
         unsafe { self.activate.launch(stream, grid, 256, &params) }
     }
 
-    /// Multiplies `rows` rows of logits and caps them, if the model does.
+    /// Adds a bias to `rows` rows of logits, unless it is null, multiplies and caps them, if the
+    /// model does.
     pub(super) fn finish_logits(
         &self,
         stream: &Stream,
         rows: usize,
+        bias: DevicePtr,
         logits: &mut DeviceBuffer<f32>,
     ) -> Result<(), CudaError> {
-        if self.logit_multiplier == 1.0 && self.logit_soft_cap.is_none() {
+        if bias == 0 && self.logit_multiplier == 1.0 && self.logit_soft_cap.is_none() {
             return Ok(());
         }
-        let count = rows * self.vocab;
-        assert!(count <= logits.len());
+        assert!(rows * self.vocab <= logits.len());
         let params = LogitParams {
             logits: logits.ptr(),
-            count: count as u64,
+            bias,
+            vocab: self.vocab as u32,
             multiplier: self.logit_multiplier,
             cap: self.logit_soft_cap.unwrap_or(0.0),
+            reserved: 0,
         };
-        let grid_max = 16 * stream.device().multiprocessors();
-        let grid = count.div_ceil(256 * 4).clamp(1, grid_max) as u32;
+        let grid_max = (16 * stream.device().multiprocessors()).div_ceil(rows);
+        let columns = self.vocab.div_ceil(256 * 4).min(grid_max);
+        let grid = (rows as u32, columns as u32);
         // SAFETY: see above.
-        unsafe { self.finish_logits.launch(stream, (grid, 1), 256, &params) }
+        unsafe { self.finish_logits.launch(stream, grid, 256, &params) }
     }
 }

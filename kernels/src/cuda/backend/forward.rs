@@ -336,7 +336,8 @@ impl Forward {
         // SAFETY: `count` is at most the rows of `logits` and of `normed`; the output projection
         // has the spec's shape.
         unsafe { lm_head.multiply(&mut self.products, stream, shape, io, Ends::default())? };
-        self.ops.finish_logits(stream, count, &mut a.logits)
+        let bias = lm_head.bias().map_or(0, DeviceBuffer::ptr);
+        self.ops.finish_logits(stream, count, bias, &mut a.logits)
     }
 }
 

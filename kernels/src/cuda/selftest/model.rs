@@ -382,7 +382,7 @@ pub(super) fn check_recurrent(device: &Arc<Device>, report: &mut Report) -> Resu
 type Change = fn(&mut ModelSpec);
 
 /// What families have beyond plain layers: name, head_dim, changes.
-const FAMILIES: [(&str, usize, Change); 10] = [
+const FAMILIES: [(&str, usize, Change); 11] = [
     // Of its four layers three at a time, which the limit is for, and the roundings of inputs of
     // layers in one of the two.
     ("Gemma 4, narrow heads shared", 64, |spec| {
@@ -444,6 +444,16 @@ const FAMILIES: [(&str, usize, Change); 10] = [
         spec.ropes[0].scale = 1.4;
         for layer in &mut spec.layers {
             layer.attention_mut().qk_norm = QkNorm::PerHeadBehindRope;
+        }
+    }),
+    ("Phi", 80, |spec| {
+        spec.norms.kind = NormKind::Layer;
+        spec.norms.bias = true;
+        spec.ropes[0].inv_freq.truncate(16);
+        spec.lm_head_bias = true;
+        without_gates(spec, Activation::GeluTanh, true);
+        for layer in &mut spec.layers {
+            layer.mlp_norm = NormPlace::Shared;
         }
     }),
     ("Phi-MoE", 64, |spec| {
