@@ -1,6 +1,6 @@
 // Q, K and V after their projection, as rope.cu, for heads of any width up to 256: bias, norm of
 // each head before RoPE or behind it, or of the whole projection, RoPE of all, some or no channels,
-// factors, Hadamard rotation, append.
+// growth of Q with its position, factors, Hadamard rotation, append.
 //
 // One warp a (row, head).
 #include "../common/kernel.cuh"
@@ -18,8 +18,11 @@ struct AnyRopeAppendParams {
   // Norms are over all heads of Q, or of K, weights [q_heads * head_dim] and [kv_heads * head_dim].
   uint32_t whole_norms;
   uint32_t norms_behind_rope;  // norms of each head alone
+  // Q is multiplied by 1 + beta ln(1 + floor(position / interval)); 0: it is not
+  float growth_beta;
+  uint32_t growth_interval;
 };
-static_assert(sizeof(AnyRopeAppendParams) == 160);
+static_assert(sizeof(AnyRopeAppendParams) == 168);
 
 constexpr uint32_t kRopeWarps = 8, kMostHeadDim = 256;
 
@@ -83,6 +86,11 @@ __device__ __forceinline__ void rope_append_any(const AnyRopeAppendParams& param
     channels.rotate(h, row, half);
     // Its angles may be scaled.
     if (norm && params.norms_behind_rope) channels.normalise(h, channels.square(), width, norm);
+    if (is_q && params.growth_interval) {
+      const float steps = static_cast<float>(p.positions[row] / params.growth_interval);
+      const float growth = fmaf(params.growth_beta, log1pf(steps), 1.f);
+      channels.each([&](float& x, uint32_t) { x *= growth; });
+    }
     if (h.factors)
       channels.each([&](float& x, uint32_t c) { x *= h.factors[head * (d / 2) + c % (d / 2)]; });
   }

@@ -292,13 +292,13 @@ impl Ops {
                 Some(_) => PARTS_HEAD_DIM_MAX,
                 None => HEAD_DIM_MAX,
             })?;
-            let norms = match heads.norm {
-                QkNorm::None | QkNorm::PerHead => None,
+            let beyond_parts = match heads.norm {
                 QkNorm::Whole => Some("norms of whole projections"),
                 QkNorm::PerHeadBehindRope => Some("norms behind RoPE"),
+                QkNorm::None | QkNorm::PerHead => heads.growth.map(|_| "growing queries"),
             };
-            if let Some(norms) = norms.filter(|_| parts.is_some()) {
-                return unsupported(format!("{norms} of heads in parts"));
+            if let Some(what) = beyond_parts.filter(|_| parts.is_some()) {
+                return unsupported(format!("{what} of heads in parts"));
             }
             if *scale.get_or_insert(heads.scale_log2()) != heads.scale_log2() {
                 return unsupported("attention scales that differ between layers".to_owned());

@@ -90,7 +90,7 @@ pub enum Feature {
 
 impl Feature {
     /// What the CUDA backend computes.
-    pub const ON_GPU: [Self; 33] = [
+    pub const ON_GPU: [Self; 34] = [
         Self::NoRope,
         Self::PartialRope,
         Self::Scale,
@@ -112,6 +112,7 @@ impl Feature {
         Self::NormBias,
         Self::NormFromOne,
         Self::QkNormBehindRope,
+        Self::QueryGrowth,
         Self::LmHeadBias,
         Self::EmbeddingMultiplier,
         Self::ResidualMultiplier,

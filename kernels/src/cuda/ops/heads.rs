@@ -12,7 +12,7 @@ use super::super::plan::PREFILL_TILE_ROWS_MIN;
 use super::super::step::{PageTable, StepBuffers};
 use crate::formats::rotation::Rotation;
 use crate::kv::KvGeometry;
-use crate::model::{AttentionSpec, KvPlace, QkNorm, Rope};
+use crate::model::{AttentionSpec, KvPlace, QkNorm, QueryGrowth, Rope};
 
 /// The widest head that is one record.
 pub(in crate::cuda) const HEAD_DIM_MAX: usize = 256;
@@ -29,6 +29,8 @@ pub(in crate::cuda) struct HeadSpec {
     pub(in crate::cuda) rotary_dim: usize,
     /// How Q and K are normed.
     pub(in crate::cuda) norm: QkNorm,
+    /// How Q grows with its position.
+    pub(in crate::cuda) growth: Option<QueryGrowth>,
     /// What scores are multiplied with, more than 0; `None`: `1 / sqrt(head_dim)`.
     pub(in crate::cuda) scale: Option<f32>,
 }
@@ -42,6 +44,7 @@ impl HeadSpec {
             head_dim: geometry.head_dim,
             rotary_dim: geometry.head_dim,
             norm: QkNorm::None,
+            growth: None,
             scale: None,
         }
     }
@@ -55,6 +58,7 @@ impl HeadSpec {
             head_dim: attention.head_dim,
             rotary_dim: attention.rope.map_or(0, |rope| ropes[rope].rotary_dim()),
             norm: attention.qk_norm,
+            growth: attention.query_growth,
             scale: (attention.scale != default).then_some(attention.scale),
         }
     }
@@ -89,11 +93,12 @@ impl HeadSpec {
     }
 
     /// Whether the kernels made for 64 and 128 channels a head finish them: all channels rotate,
-    /// norms are a head's own and before RoPE.
+    /// norms are a head's own and before RoPE, Q does not grow.
     pub(in crate::cuda) fn is_tuned(&self) -> bool {
         matches!(self.head_dim, 64 | 128)
             && self.rotary_dim == self.head_dim
             && matches!(self.norm, QkNorm::None | QkNorm::PerHead)
+            && self.growth.is_none()
     }
 
     /// What scores are multiplied with so that their exponentials are powers of two.
@@ -182,6 +187,8 @@ struct AnyRopeAppendParams {
     rotary_half: u32,
     whole_norms: u32,
     norms_behind_rope: u32,
+    growth_beta: f32,
+    growth_interval: u32,
 }
 // SAFETY: field for field `ebb::AnyRopeAppendParams` of ops/rope_any.cu.
 unsafe impl KernelParams for AnyRopeAppendParams {}
@@ -427,6 +434,8 @@ impl HeadOps {
                 rotary_half: spec.rotary_dim as u32 / 2,
                 whole_norms: u32::from(spec.norm == QkNorm::Whole),
                 norms_behind_rope: u32::from(spec.norm == QkNorm::PerHeadBehindRope),
+                growth_beta: spec.growth.map_or(0.0, |growth| growth.beta),
+                growth_interval: spec.growth.map_or(0, |growth| growth.interval),
             };
             self.any.launch(stream, grid, threads, &params)
         }
@@ -473,6 +482,15 @@ mod tests {
             let normed = HeadSpec { norm, ..of(128) };
             assert!(normed.check(HEAD_DIM_MAX).is_ok() && !normed.is_tuned());
         }
+        let growth = QueryGrowth {
+            beta: 0.1,
+            interval: 16,
+        };
+        let growing = HeadSpec {
+            growth: Some(growth),
+            ..of(128)
+        };
+        assert!(!growing.is_tuned());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::cuda::driver::{Device, DeviceBuffer};
 use crate::cuda::error::CudaError;
 use crate::cuda::ops::{Fill, HeadOps, HeadParams, HeadSpec, RopeWeights, Rotary};
 use crate::formats::rotation::Rotation;
-use crate::model::{QkNorm, Rope};
+use crate::model::{QkNorm, QueryGrowth, Rope};
 
 /// What a model does with heads.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +21,8 @@ pub(in crate::cuda) struct HeadOptions {
     pub(in crate::cuda) bias: bool,
     /// Norms of Q and K.
     pub(in crate::cuda) norm: QkNorm,
+    /// How Q grows.
+    pub(in crate::cuda) growth: Option<QueryGrowth>,
     /// Channels that do not rotate.
     pub(in crate::cuda) passing: usize,
     /// Multiplies Q and K, or V, by a Hadamard matrix.
@@ -61,6 +63,7 @@ impl HeadsProbe {
         let spec = HeadSpec {
             rotary_dim: attention.heads.head_dim - options.passing,
             norm: options.norm,
+            growth: options.growth,
             ..attention.heads
         };
         let kv_width = spec.kv_heads * spec.head_dim;

@@ -20,7 +20,7 @@ use crate::kv::{KvLayout, Side};
 use crate::model::{
     Activation, AttentionSpec, ExpertActivation, ExpertsSpec, GatedDeltaSpec, LayerSpec,
     LayerTensor, Mixer, Mlp, ModelSpec, NormKind, NormPlace, PerLayerInputs, PlainMlp, QkNorm,
-    RecurrentSpec, Rope, RouterNorm, Routing, SharedExpert, ShortConvSpec, TensorName,
+    QueryGrowth, RecurrentSpec, Rope, RouterNorm, Routing, SharedExpert, ShortConvSpec, TensorName,
     UniformModel, WeightSource,
 };
 
@@ -382,7 +382,7 @@ pub(super) fn check_recurrent(device: &Arc<Device>, report: &mut Report) -> Resu
 type Change = fn(&mut ModelSpec);
 
 /// What families have beyond plain layers: name, head_dim, changes.
-const FAMILIES: [(&str, usize, Change); 11] = [
+const FAMILIES: [(&str, usize, Change); 12] = [
     // Of its four layers three at a time, which the limit is for, and the roundings of inputs of
     // layers in one of the two.
     ("Gemma 4, narrow heads shared", 64, |spec| {
@@ -444,6 +444,14 @@ const FAMILIES: [(&str, usize, Change); 11] = [
         spec.ropes[0].scale = 1.4;
         for layer in &mut spec.layers {
             layer.attention_mut().qk_norm = QkNorm::PerHeadBehindRope;
+        }
+    }),
+    ("Ministral 3", 128, |spec| {
+        for layer in &mut spec.layers {
+            layer.attention_mut().query_growth = Some(QueryGrowth {
+                beta: 0.3,
+                interval: 16,
+            });
         }
     }),
     ("Phi", 80, |spec| {

@@ -13,6 +13,7 @@ use crate::model::QkNorm;
 const PLAIN: HeadOptions = HeadOptions {
     bias: false,
     norm: QkNorm::None,
+    growth: None,
     passing: 0,
     rotation: Rotation::NONE,
     scales: false,

@@ -13,7 +13,7 @@ use crate::cuda::selftest::reference::relative_error;
 use crate::cuda::selftest::table::Report;
 use crate::formats::rotation::{Rotation, hadamard};
 use crate::kv::Side;
-use crate::model::QkNorm;
+use crate::model::{QkNorm, QueryGrowth};
 
 /// Heads are computed in f32 and rounded to bf16 once, by up to 2^-8 of a value.
 const LIMIT: f64 = 3.9e-3;
@@ -24,9 +24,16 @@ const SEQS: [(usize, usize); 3] = [(130, 1), (14, 5), (0, 1)];
 const PLAIN: HeadOptions = HeadOptions {
     bias: false,
     norm: QkNorm::None,
+    growth: None,
     passing: 0,
     rotation: Rotation::NONE,
     scales: false,
+};
+
+/// Of the positions of [`SEQS`], some are left as they are.
+const GROWTH: QueryGrowth = QueryGrowth {
+    beta: 0.3,
+    interval: 16,
 };
 
 const KEYS: Rotation = Rotation { k: true, v: false };
@@ -64,6 +71,10 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             norm: QkNorm::PerHeadBehindRope,
             ..in_part
         };
+        let growing = HeadOptions {
+            growth: Some(GROWTH),
+            ..PLAIN
+        };
         let scaled = HeadOptions {
             scales: true,
             ..PLAIN
@@ -79,6 +90,7 @@ pub(super) fn check(device: &Arc<Device>, report: &mut Report) -> Result<(), Pro
             in_part,
             whole,
             behind,
+            growing,
             scaled,
             scaled_unturned,
         ] {
@@ -110,6 +122,7 @@ pub(super) fn check_quick(device: &Arc<Device>, report: &mut Report) -> Result<(
     let rotated = HeadOptions {
         passing: 64,
         norm: QkNorm::PerHeadBehindRope,
+        growth: Some(GROWTH),
         rotation: Rotation { k: true, v: true },
         scales: true,
         ..PLAIN
@@ -165,6 +178,7 @@ fn name(spec: &HeadSpec, options: HeadOptions) -> String {
     let HeadOptions {
         bias,
         norm,
+        growth,
         rotation,
         scales,
         ..
@@ -177,10 +191,11 @@ fn name(spec: &HeadSpec, options: HeadOptions) -> String {
     };
     let with = |is: bool, what: &'static str| if is { what } else { "" };
     format!(
-        "heads of {}, {} rotate, {norm} norms{}{}{}{}",
+        "heads of {}, {} rotate, {norm} norms{}{}{}{}{}",
         spec.head_dim,
         spec.rotary_dim,
         with(bias, ", bias"),
+        with(growth.is_some(), ", growth"),
         with(scales, ", factors"),
         with(rotation.k, ", Hadamard"),
         with(rotation.v, ", Hadamard of V"),
@@ -220,9 +235,13 @@ impl Finished {
             let row: Vec<f64> = row.iter().enumerate().map(value).collect();
             let (q, kv) = row.split_at(q_width);
             let (k, v) = kv.split_at(kv_width);
-            for (x, weights, first, out) in [
-                (q, &q_norm, 0, &mut this.q),
-                (k, &k_norm, KV_HEADS * case.group, &mut this.k),
+            let growth = options.growth.map_or(1.0, |growth| {
+                let steps = position as u32 / growth.interval;
+                1.0 + f64::from(growth.beta) * f64::from(steps).ln_1p()
+            });
+            for (x, weights, growth, first, out) in [
+                (q, &q_norm, growth, 0, &mut this.q),
+                (k, &k_norm, 1.0, KV_HEADS * case.group, &mut this.k),
             ] {
                 let is_behind = options.norm == QkNorm::PerHeadBehindRope;
                 let mut x = match is_behind {
@@ -234,6 +253,7 @@ impl Finished {
                     if is_behind {
                         head.copy_from_slice(&normed(head, weights));
                     }
+                    head.iter_mut().for_each(|x| *x *= growth);
                     let factors = factors.chunks_exact(dim / 2).nth(h).into_iter().flatten();
                     for (i, factor) in factors.enumerate() {
                         head[i] *= f64::from(*factor);
