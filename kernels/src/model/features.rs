@@ -90,7 +90,7 @@ pub enum Feature {
 
 impl Feature {
     /// What the CUDA backend computes.
-    pub const ON_GPU: [Self; 34] = [
+    pub const ON_GPU: [Self; 35] = [
         Self::NoRope,
         Self::PartialRope,
         Self::Scale,
