@@ -284,22 +284,29 @@ struct ExpertOutput {
 
 template <class WEIGHTS, int TILES>
 __device__ __forceinline__ void experts(const ExpertsParams& p) {
+  // Tiles are cut by the kernel before that of gates, whose end that one waits for before it lets
+  // the next one start. So the other product finds them at once, and asks for its weights while
+  // those of gates are still multiplied.
+  if (p.gated) wait_for_previous();
+  let_next_start();
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const uint32_t each = p.gated ? p.outputs / 2 : p.outputs;
   const uint32_t slices = (p.outputs + 15) / 16;
-  const uint32_t tiles = p.tiles[0].x;
+  const uint32_t tiles = __ldcg(&p.tiles[0].x);
   const uint32_t warps = gridDim.x * kExpertsWarps, units = tiles * slices;
   // Where there is no unit for every warp, multiprocessors share them evenly; else the warps of a
   // CTA read the same rows.
   const bool few = units <= warps;
   uint32_t unit = few ? warp * gridDim.x + blockIdx.x : blockIdx.x * kExpertsWarps + warp;
-  if (unit < units) WEIGHTS::prefetch(p, p.tiles[1 + unit / slices].x, unit % slices);
+  auto tile_of = [&](uint32_t unit) { return __ldcg(p.tiles + 1 + unit / slices); };
+  if (unit < units) WEIGHTS::prefetch(p, tile_of(unit).x, unit % slices);
+  if (!p.gated) wait_for_previous();
 #pragma unroll 1
   for (; unit < units; unit += warps) {
     const uint32_t slice = unit % slices, next = unit + warps;
-    const uint4 tile = p.tiles[1 + unit / slices];
+    const uint4 tile = tile_of(unit);
     // The next unit's weights are on their way while this one's are multiplied.
-    if (next < units) WEIGHTS::prefetch(p, p.tiles[1 + next / slices].x, next % slices);
+    if (next < units) WEIGHTS::prefetch(p, tile_of(next).x, next % slices);
     float c[TILES][4] = {};
     const ExpertRows<TILES> x(p, tile);
     WEIGHTS::template multiply<TILES>(p, tile.x, slice, x, c);
@@ -336,14 +343,14 @@ __device__ __forceinline__ void experts(const ExpertsParams& p) {
 }  // namespace ebb
 
 // Grid: any; the number is that of a tile's rows.
-#define EBB_EXPERTS(FORMAT, WEIGHTS)                                                  \
-  EBB_KERNEL(experts_##FORMAT##_8, ebb::ExpertsParams, ebb::kExpertsWarps * 32, 2) {  \
-    ebb::experts<WEIGHTS, 1>(p);                                                      \
-  }                                                                                   \
-  EBB_KERNEL(experts_##FORMAT##_32, ebb::ExpertsParams, ebb::kExpertsWarps * 32, 2) { \
-    ebb::experts<WEIGHTS, 4>(p);                                                      \
-  }                                                                                   \
-  EBB_KERNEL(experts_##FORMAT##_64, ebb::ExpertsParams, ebb::kExpertsWarps * 32, 1) { \
-    ebb::experts<WEIGHTS, 8>(p);                                                      \
+#define EBB_EXPERTS(FORMAT, WEIGHTS)                                                        \
+  EBB_KERNEL_EARLY(experts_##FORMAT##_8, ebb::ExpertsParams, ebb::kExpertsWarps * 32, 2) {  \
+    ebb::experts<WEIGHTS, 1>(p);                                                            \
+  }                                                                                         \
+  EBB_KERNEL_EARLY(experts_##FORMAT##_32, ebb::ExpertsParams, ebb::kExpertsWarps * 32, 2) { \
+    ebb::experts<WEIGHTS, 4>(p);                                                            \
+  }                                                                                         \
+  EBB_KERNEL_EARLY(experts_##FORMAT##_64, ebb::ExpertsParams, ebb::kExpertsWarps * 32, 1) { \
+    ebb::experts<WEIGHTS, 8>(p);                                                            \
   }
 #define EBB_PACKED_EXPERTS(FORMAT, CHUNK) EBB_EXPERTS(FORMAT, ebb::PackedExperts<ebb::CHUNK>)

@@ -10,7 +10,8 @@ struct RouteSortParams {
 };
 static_assert(sizeof(RouteSortParams) == 136);
 
-constexpr uint32_t kFewExperts = 256;  // FEW_EXPERTS of the host
+// What one CTA routes and sorts: FEW_ROWS and FEW_EXPERTS of the host, and kFewChoices.
+constexpr uint32_t kFewRows = 32, kFewExperts = 256;
 
 }  // namespace ebb
 
@@ -20,7 +21,8 @@ EBB_KERNEL(experts_route, ebb::RouteParams, ebb::kRouteWarps * 32, 4) {
   __shared__ float chosen[ebb::kRouteWarps][ebb::kPerTokenMax];
   const uint32_t warp = threadIdx.x / 32, row = blockIdx.x * ebb::kRouteWarps + warp;
   if (row >= p.rows) return;
-  ebb::route(p, row, scores[warp], chosen[warp]);
+  ebb::route(p, row, p.chosen + static_cast<uint64_t>(row) * p.per_token, scores[warp],
+             chosen[warp]);
 }
 
 // Grid: 1.
@@ -29,16 +31,15 @@ EBB_KERNEL(experts_sort, ebb::SortParams, ebb::kSortThreads, 1) {
   ebb::sort(p, next, of_warps);
 }
 
-// Grid: 1. Up to kFewExperts experts; a warp has every 32nd row.
-EBB_KERNEL(experts_route_sort, ebb::RouteSortParams, ebb::kSortThreads, 1) {
-  __shared__ float scores[ebb::kSortThreads / 32][ebb::kFewExperts];
-  __shared__ float chosen[ebb::kSortThreads / 32][ebb::kPerTokenMax];
-  __shared__ uint32_t next[ebb::kSortThreads], of_warps[ebb::kSortThreads / 32];
-  const uint32_t warp = threadIdx.x / 32;
-  for (uint32_t row = warp; row < p.route.rows; row += ebb::kSortThreads / 32) {
-    ebb::route(p.route, row, scores[warp], chosen[warp]);
-    __syncwarp();
-  }
+// Grid: 1. A warp a row, and a thread a choice.
+EBB_KERNEL(experts_route_sort, ebb::RouteSortParams, ebb::kFewRows * 32, 1) {
+  __shared__ float scores[ebb::kFewRows][ebb::kFewExperts];
+  __shared__ float chosen_scores[ebb::kFewRows][ebb::kPerTokenMax];
+  __shared__ uint32_t chosen[ebb::kFewChoices], begins[ebb::kFewChoices / 32];
+  const uint32_t row = threadIdx.x / 32;
+  if (threadIdx.x < ebb::kFewChoices / 32) begins[threadIdx.x] = 0;
+  if (row < p.route.rows)
+    ebb::route(p.route, row, chosen + row * p.route.per_token, scores[row], chosen_scores[row]);
   __syncthreads();
-  ebb::sort(p.sort, next, of_warps);
+  ebb::sort_few(p.sort, chosen, begins);
 }

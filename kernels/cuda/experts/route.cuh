@@ -3,6 +3,7 @@
 #pragma once
 #include "../common/activation.cuh"
 #include "../common/kernel.cuh"
+#include "../common/ordered.cuh"
 #include "../common/ptx.cuh"
 #include "../common/reduce.cuh"
 
@@ -13,7 +14,7 @@ struct RouteParams {
   const bf16* bias;        // [experts] of the products, or null
   const bf16* correction;  // [2][experts] for the choice alone: rounded, and what is left; or null
   const bf16* scales;      // [experts] of the weights, or null
-  uint32_t* chosen;        // [rows][per_token]: experts, the best first
+  uint32_t* chosen;        // [rows][per_token]: experts, the best first; of few rows not written
   float* weights;          // [rows][per_token]
   uint32_t rows;
   uint32_t experts;    // at most 1024
@@ -32,33 +33,17 @@ constexpr uint32_t kRouteWarps = 4, kExpertsMax = 1024, kPerTokenMax = 32, kNobo
 // Added to a sum of sigmoids that weights are divided by.
 constexpr float kLeastSum = 1e-20f;
 
-// The greatest of a row's numbers, or the greatest that some lane has.
-struct Best {
-  float value;
-  uint32_t index;
-
-  __device__ __forceinline__ void take(float v, uint32_t i) {
-    if (index == kNobody || v > value || (!(value > v) && i < index)) value = v, index = i;
-  }
-};
-
 // The first of the greatest of `count` values that `out`, a bit for every 32nd of this lane's, does
-// not have.
+// not have; there must be one.
 template <class VALUE>
-__device__ __forceinline__ Best best_of(uint32_t count, uint32_t out, VALUE value) {
-  const uint32_t lane = threadIdx.x % 32;
-  Best best = {0.f, kNobody};
-  for (uint32_t i = lane, bit = 0; i < count; i += 32, bit++) {
-    if (out >> bit & 1) continue;
-    best.take(value(i), i);
+__device__ __forceinline__ uint32_t best_of(uint32_t count, uint32_t out, VALUE value) {
+  uint32_t best = 0, index = kNobody;  // of this lane
+  for (uint32_t i = threadIdx.x % 32, bit = 0; i < count; i += 32, bit++) {
+    const uint32_t v = ordered(value(i));
+    if (!(out >> bit & 1) && (index == kNobody || v > best)) best = v, index = i;
   }
-#pragma unroll
-  for (uint32_t k = 16; k > 0; k >>= 1) {
-    const float v = __shfl_xor_sync(~0u, best.value, k);
-    const uint32_t i = __shfl_xor_sync(~0u, best.index, k);
-    if (i != kNobody) best.take(v, i);
-  }
-  return best;
+  const uint32_t most = __reduce_max_sync(~0u, best);
+  return __reduce_min_sync(~0u, best == most ? index : kNobody);
 }
 
 // Strikes an index from this lane's, if it is one of them.
@@ -66,8 +51,10 @@ __device__ __forceinline__ void strike(uint32_t& out, uint32_t index) {
   if (index % 32 == threadIdx.x % 32) out |= 1u << index / 32;
 }
 
-__device__ __forceinline__ void route(const RouteParams& p, uint32_t row, float* scores,
-                                      float* chosen_scores) {
+// For a warp. `chosen` [per_token] is the row's; `scores` [experts] and `chosen_scores` [per_token]
+// are the warp's.
+__device__ __forceinline__ void route(const RouteParams& p, uint32_t row, uint32_t* chosen,
+                                      float* scores, float* chosen_scores) {
   const uint32_t lane = threadIdx.x % 32;
   const float* const products = p.products + static_cast<uint64_t>(row) * p.experts;
   float top = -INFINITY;
@@ -112,20 +99,19 @@ __device__ __forceinline__ void route(const RouteParams& p, uint32_t row, float*
     };
     uint32_t taken = 0;
     for (uint32_t i = 0; i < p.groups_chosen; i++)
-      strike(taken, best_of(p.groups, taken, of_group).index);
+      strike(taken, best_of(p.groups, taken, of_group));
     for (uint32_t e = lane, bit = 0; e - lane < p.experts; e += 32, bit++) {
       const uint32_t group = e < p.experts ? e / size : 0;
       const uint32_t of_lane = __shfl_sync(~0u, taken, group % 32);
       if (!(of_lane >> group / 32 & 1)) out |= 1u << bit;
     }
   }
-  uint32_t* const chosen = p.chosen + static_cast<uint64_t>(row) * p.per_token;
   float* const weights = p.weights + static_cast<uint64_t>(row) * p.per_token;
   float of_chosen = 0.f;
   uint32_t own = 0;  // the expert whose weight this lane writes
   for (uint32_t i = 0; i < p.per_token; i++) {
-    const Best best = best_of(p.experts, out, of_choice);
-    float weight = scores[best.index];
+    const uint32_t best = best_of(p.experts, out, of_choice);
+    float weight = scores[best];
     if (p.scores == 2) {
       const float score = weight;
       float near = 0.f;
@@ -135,10 +121,10 @@ __device__ __forceinline__ void route(const RouteParams& p, uint32_t row, float*
       }
       weight = 1.f / warp_sum(near);
     }
-    strike(out, best.index);
+    strike(out, best);
     of_chosen += weight;
-    if (lane == i) own = best.index;
-    if (lane == 0) chosen[i] = best.index, chosen_scores[i] = weight;
+    if (lane == i) own = best;
+    if (lane == 0) chosen[i] = best, chosen_scores[i] = weight;
   }
   __syncwarp();
   if (lane >= p.per_token) return;

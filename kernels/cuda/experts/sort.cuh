@@ -9,7 +9,7 @@
 namespace ebb {
 
 struct SortParams {
-  const uint32_t* chosen;  // [rows][per_token]
+  const uint32_t* chosen;  // [rows][per_token]; of few choices not read
   uint32_t* places;        // [rows][per_token]: of each choice, its place in the sorted order
   uint32_t* sorted;        // of each place, its row
   uint4* tiles;            // [0].x: how many there are; then expert, first place and count of each
@@ -68,6 +68,46 @@ __device__ __forceinline__ void sort(const SortParams& p, uint32_t* next, uint32
     p.places[i] = place;
     p.sorted[place] = i / p.per_token;
   }
+}
+
+constexpr uint32_t kFewChoices = 256;
+
+// The same of up to kFewChoices, by comparing each with all: `chosen` is in shared memory and
+// `begins`, a bit for each place, zero. For a CTA of as many threads as there are choices or more.
+__device__ __forceinline__ void sort_few(const SortParams& p, const uint32_t* chosen,
+                                         uint32_t* begins) {
+  const uint32_t i = threadIdx.x;
+  const bool is_choice = i < p.choices;
+  const uint32_t expert = is_choice ? chosen[i] : 0;
+  // Of the choices: those in front of this one, those of them with its expert, all with its expert.
+  uint32_t place = 0, earlier = 0, count = 0;
+  if (is_choice) {
+#pragma unroll 8
+    for (uint32_t j = 0; j < p.choices; j++) {
+      const uint32_t other = chosen[j];
+      const bool is_same = other == expert, is_earlier = is_same && j < i;
+      place += other < expert || is_earlier;
+      earlier += is_earlier;
+      count += is_same;
+    }
+    p.places[i] = place;
+    p.sorted[place] = i / p.per_token;
+  }
+  const bool is_first = is_choice && earlier % p.tile_rows == 0;
+  if (is_first) atomicOr(&begins[place / 32], 1u << place % 32);
+  __syncthreads();
+  // A tile's number is how many begin in front of it.
+  uint32_t before = 0, total = 0;
+#pragma unroll
+  for (uint32_t w = 0; w < kFewChoices / 32; w++) {
+    const uint32_t bits = begins[w];
+    total += __popc(bits);
+    if (w < place / 32) before += __popc(bits);
+    if (w == place / 32) before += __popc(bits & ((1u << place % 32) - 1));
+  }
+  if (is_first)
+    p.tiles[1 + before] = make_uint4(expert, place, min(count - earlier, p.tile_rows), 0);
+  if (i == 0) p.tiles[0] = make_uint4(total, 0, 0, 0);
 }
 
 }  // namespace ebb

@@ -7,6 +7,7 @@
 // large ones skips the blocks whose maximum is too small.
 #pragma once
 #include "../common/kernel.cuh"
+#include "../common/ordered.cuh"
 #include "../common/ptx.cuh"
 
 namespace ebb {
@@ -79,15 +80,6 @@ struct SampleParams {
   uint32_t blocks;  // ceil(vocab / 128)
 };
 static_assert(sizeof(SampleParams) == 104);
-
-// The order of floats as unsigned integers; -0 is 0.
-__device__ __forceinline__ uint32_t ordered(float v) {
-  const uint32_t bits = __float_as_uint(__fadd_rn(v, 0.f));
-  return bits >> 31 ? ~bits : bits | 1u << 31;
-}
-__device__ __forceinline__ float from_ordered(uint32_t v) {
-  return __uint_as_float(v >> 31 ? v & ~(1u << 31) : ~v);
-}
 
 // Larger is better: by logit, of equals the lower id.
 __device__ __forceinline__ uint64_t rank(uint32_t id, float logit) {

@@ -115,10 +115,12 @@ const ROUTE_ROWS: usize = 4;
 /// Threads of the CTA that sorts: `kSortThreads` of experts/sort.cuh.
 const SORT_THREADS: u32 = 1024;
 
-/// Rows that one CTA routes and sorts: one for each of its warps.
-const FEW_ROWS: usize = SORT_THREADS as usize / 32;
-/// Experts that it has room for: `kFewExperts` of experts/route.cu.
+/// What one CTA routes and sorts: rows, one for each of its warps, experts, and choices, one for
+/// each of its threads; `kFewRows` and `kFewExperts` of experts/route.cu and `kFewChoices` of
+/// experts/sort.cuh.
+const FEW_ROWS: usize = 32;
 const FEW_EXPERTS: usize = 256;
+const FEW_CHOICES: usize = 256;
 
 /// Threads of a CTA that adds up: `kCombineThreads` of experts/combine.cu.
 const COMBINE_THREADS: u32 = 256;
@@ -431,11 +433,11 @@ impl Experts {
             tile_rows: TILE_ROWS[of.tile] as u32,
         };
         let sorts = (1, 1);
-        if rows <= FEW_ROWS && spec.experts <= FEW_EXPERTS {
+        if rows <= FEW_ROWS && spec.experts <= FEW_EXPERTS && of.choices <= FEW_CHOICES {
             let both = RouteSortParams { route, sort };
-            let kernel = &self.route_sort;
+            let threads = (32 * rows).max(FEW_CHOICES) as u32;
             // SAFETY: see above.
-            return unsafe { kernel.launch(stream, sorts, SORT_THREADS, &both) };
+            return unsafe { self.route_sort.launch(stream, sorts, threads, &both) };
         }
         let routes = (rows.div_ceil(ROUTE_ROWS) as u32, 1);
         let threads = 32 * ROUTE_ROWS as u32;
@@ -542,8 +544,9 @@ impl Experts {
         };
         let missing = || CudaError::Unsupported(format!("experts of {format:?}"));
         let kernels = self.products.get(&format).ok_or_else(missing)?;
-        // An expert has at most one tile that is not full.
-        let tiles = of.choices.div_ceil(TILE_ROWS[of.tile]) + of.spec.experts.min(of.choices);
+        // An expert has at most one tile that is not full, and no tile is empty.
+        let tiles = of.choices.div_ceil(TILE_ROWS[of.tile]) + of.spec.experts;
+        let tiles = tiles.min(of.choices);
         // SAFETY: see above.
         unsafe { kernels.launch(stream, of.tile, tiles, self.multiprocessors, params) }
     }
