@@ -10,8 +10,21 @@ struct RouteSortParams {
 };
 static_assert(sizeof(RouteSortParams) == 136);
 
-// What one CTA routes and sorts: FEW_ROWS and FEW_EXPERTS of the host, and kFewChoices.
-constexpr uint32_t kFewRows = 32, kFewExperts = 256;
+constexpr uint32_t kFewExperts = 256;  // FEW_EXPERTS of the host
+
+// For a CTA that has a warp for each of up to ROWS rows, and a thread for each choice.
+template <int ROWS>
+__device__ __forceinline__ void route_sort(const RouteSortParams& p) {
+  __shared__ float scores[ROWS][kFewExperts];
+  __shared__ float chosen_scores[ROWS][kPerTokenMax];
+  __shared__ uint32_t chosen[kFewChoices], begins[kFewChoices / 32];
+  const uint32_t row = threadIdx.x / 32;
+  if (threadIdx.x < kFewChoices / 32) begins[threadIdx.x] = 0;
+  if (row < p.route.rows)
+    route(p.route, row, chosen + row * p.route.per_token, scores[row], chosen_scores[row]);
+  __syncthreads();
+  sort_few(p.sort, chosen, begins);
+}
 
 }  // namespace ebb
 
@@ -31,15 +44,6 @@ EBB_KERNEL(experts_sort, ebb::SortParams, ebb::kSortThreads, 1) {
   ebb::sort(p, next, of_warps);
 }
 
-// Grid: 1. A warp a row, and a thread a choice.
-EBB_KERNEL(experts_route_sort, ebb::RouteSortParams, ebb::kFewRows * 32, 1) {
-  __shared__ float scores[ebb::kFewRows][ebb::kFewExperts];
-  __shared__ float chosen_scores[ebb::kFewRows][ebb::kPerTokenMax];
-  __shared__ uint32_t chosen[ebb::kFewChoices], begins[ebb::kFewChoices / 32];
-  const uint32_t row = threadIdx.x / 32;
-  if (threadIdx.x < ebb::kFewChoices / 32) begins[threadIdx.x] = 0;
-  if (row < p.route.rows)
-    ebb::route(p.route, row, chosen + row * p.route.per_token, scores[row], chosen_scores[row]);
-  __syncthreads();
-  ebb::sort_few(p.sort, chosen, begins);
-}
+// Grid: 1. The number is that of the rows.
+EBB_KERNEL(experts_route_sort_8, ebb::RouteSortParams, 256, 1) { ebb::route_sort<8>(p); }
+EBB_KERNEL(experts_route_sort_32, ebb::RouteSortParams, 1024, 1) { ebb::route_sort<32>(p); }

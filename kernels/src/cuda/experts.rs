@@ -115,10 +115,10 @@ const ROUTE_ROWS: usize = 4;
 /// Threads of the CTA that sorts: `kSortThreads` of experts/sort.cuh.
 const SORT_THREADS: u32 = 1024;
 
-/// What one CTA routes and sorts: rows, one for each of its warps, experts, and choices, one for
-/// each of its threads; `kFewRows` and `kFewExperts` of experts/route.cu and `kFewChoices` of
-/// experts/sort.cuh.
-const FEW_ROWS: usize = 32;
+/// What one CTA routes and sorts: rows, one for each of its warps, by the smaller and the larger
+/// kernel, experts, and choices, one for each of its threads; `kFewExperts` of experts/route.cu and
+/// `kFewChoices` of experts/sort.cuh.
+const FEW_ROWS: [usize; 2] = [8, 32];
 const FEW_EXPERTS: usize = 256;
 const FEW_CHOICES: usize = 256;
 
@@ -174,8 +174,8 @@ impl ExpertWeights {
 pub(super) struct Experts {
     route: Kernel<RouteParams>,
     sort: Kernel<SortParams>,
-    /// Both at once, of few rows and experts.
-    route_sort: Kernel<RouteSortParams>,
+    /// Both at once, of few rows ([`FEW_ROWS`]) and experts.
+    route_sort: [Kernel<RouteSortParams>; 2],
     combine: Kernel<CombineParams>,
     /// Of each format, none being bf16.
     products: HashMap<Option<DeviceFormat>, ProductKernels>,
@@ -298,7 +298,10 @@ impl Experts {
         Ok(Some(Self {
             route: device.kernel("experts_route", 0)?,
             sort: device.kernel("experts_sort", 0)?,
-            route_sort: device.kernel("experts_route_sort", 0)?,
+            route_sort: [
+                device.kernel("experts_route_sort_8", 0)?,
+                device.kernel("experts_route_sort_32", 0)?,
+            ],
             combine: device.kernel("experts_combine", 0)?,
             products,
             multiprocessors: device.multiprocessors(),
@@ -433,11 +436,13 @@ impl Experts {
             tile_rows: TILE_ROWS[of.tile] as u32,
         };
         let sorts = (1, 1);
-        if rows <= FEW_ROWS && spec.experts <= FEW_EXPERTS && of.choices <= FEW_CHOICES {
+        let few = FEW_ROWS.iter().position(|few| rows <= *few);
+        let few = few.filter(|_| spec.experts <= FEW_EXPERTS && of.choices <= FEW_CHOICES);
+        if let Some(few) = few {
             let both = RouteSortParams { route, sort };
-            let threads = (32 * rows).max(FEW_CHOICES) as u32;
+            let (kernel, threads) = (&self.route_sort[few], 32 * FEW_ROWS[few] as u32);
             // SAFETY: see above.
-            return unsafe { self.route_sort.launch(stream, sorts, threads, &both) };
+            return unsafe { kernel.launch(stream, sorts, threads, &both) };
         }
         let routes = (rows.div_ceil(ROUTE_ROWS) as u32, 1);
         let threads = 32 * ROUTE_ROWS as u32;
