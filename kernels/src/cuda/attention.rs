@@ -396,6 +396,7 @@ impl Attention {
         Spread {
             units: ctas / self.unit_heads(),
             blocks: self.decode.variant.blocks_in_ring(),
+            last_merges: self.merge.is_none(),
         }
     }
 

@@ -79,6 +79,10 @@ pub(super) struct Spread {
     pub(super) units: usize,
     /// Fewest blocks of a unit.
     pub(super) blocks: usize,
+    /// Whether the CTA that comes last merges a sequence's units. Each costs it what a quarter of a
+    /// block costs its own (H100, heads of 256 channels), so there are no more than twice the root
+    /// of the blocks.
+    pub(super) last_merges: bool,
 }
 
 impl Spread {
@@ -125,7 +129,10 @@ impl SplitRule {
     /// The same, where a sequence may be spread: if that is more units, of equal size.
     pub(super) fn cut_to_spread(&self, blocks: usize, spread: Spread) -> (usize, usize, usize) {
         let (large, small, large_blocks) = self.cut(blocks);
-        let finest = blocks / spread.blocks.max(1);
+        let mut finest = blocks / spread.blocks.max(1);
+        if spread.last_merges {
+            finest = finest.min(2 * blocks.isqrt());
+        }
         let even = spread.units.min(self.units).min(finest);
         match even > large + small {
             true => (even, 0, blocks),
@@ -598,6 +605,7 @@ mod tests {
                 let spread = Spread {
                     units,
                     blocks: least,
+                    last_merges: least == 1,
                 };
                 let (large, small, _) = rule.cut_to_spread(blocks, spread);
                 large + small > 1
