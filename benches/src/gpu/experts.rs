@@ -26,19 +26,7 @@ const GPT_OSS_FORMATS: [Format; 1] = [("mxfp4", Some((Codes::E2M1, 32)))];
 /// When the device fails.
 pub fn run(device: &Arc<Device>, rows: &[usize], repeats: usize) -> Result<(), ProbeError> {
     println!("engine,model,format,kernel,rows,us,TFLOPs");
-    let qwen = ExpertsSpec {
-        experts: 128,
-        per_token: 8,
-        intermediate: 768,
-        routing: Routing::SOFTMAX_OF_CHOSEN,
-        router_bias: false,
-        biases: false,
-        activation: ExpertActivation::SwiGlu,
-        shared: None,
-        router_norm: None,
-        weight_scales: false,
-        branch_norms: false,
-    };
+    let qwen = ExpertsSpec::plain(128, 8, 768, Routing::SOFTMAX_OF_CHOSEN);
     let gpt_oss = ExpertsSpec {
         experts: 32,
         per_token: 4,

@@ -252,7 +252,7 @@ pub(super) fn widths(spec: &ModelSpec, ops: &[NamedOp]) -> [usize; Buffer::COUNT
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ExpertActivation, ExpertsSpec, Mlp, Rope, Routing, UniformModel};
+    use crate::model::{ExpertsSpec, Mlp, Rope, Routing, UniformModel};
 
     #[test]
     fn no_product_names_one_behind_experts_as_the_next() {
@@ -281,19 +281,7 @@ mod tests {
         for pair in dense.windows(2) {
             assert_eq!(pair[0].1, Some(pair[1].0));
         }
-        spec.layers[0].mlp = Mlp::Experts(ExpertsSpec {
-            experts: 4,
-            per_token: 2,
-            intermediate: 32,
-            routing: Routing::SOFTMAX_OF_CHOSEN,
-            router_bias: false,
-            biases: false,
-            activation: ExpertActivation::SwiGlu,
-            shared: None,
-            router_norm: None,
-            weight_scales: false,
-            branch_norms: false,
-        });
+        spec.layers[0].mlp = Mlp::Experts(ExpertsSpec::plain(4, 2, 32, Routing::SOFTMAX_OF_CHOSEN));
         let sparse = successors(&spec);
         let (first, behind) = (&sparse[..2], &sparse[2..]);
         assert_eq!(first[0].1, Some(first[1].0));

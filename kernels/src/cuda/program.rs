@@ -588,12 +588,6 @@ mod tests {
         let layer = &mut spec.layers[0];
         (layer.mixer_norm, layer.mlp_norm) = (NormPlace::Both, NormPlace::Both);
         layer.mlp = Mlp::Experts(ExpertsSpec {
-            experts: 4,
-            per_token: 2,
-            intermediate: 32,
-            routing: Routing::SOFTMAX_OF_CHOSEN,
-            router_bias: false,
-            biases: false,
             activation: ExpertActivation::GeGlu,
             shared: Some(SharedExpert {
                 intermediate: 64,
@@ -602,6 +596,7 @@ mod tests {
             router_norm: Some(RouterNorm { multiplier: 0.125 }),
             weight_scales: true,
             branch_norms: true,
+            ..ExpertsSpec::plain(4, 2, 32, Routing::SOFTMAX_OF_CHOSEN)
         });
         let Op::Norm(of_router) = norm(false, None, Some(L::RouterNorm)) else {
             unreachable!("it is one");

@@ -131,6 +131,28 @@ impl ExpertActivation {
 }
 
 impl ExpertsSpec {
+    /// SwiGLU without biases or norms of their own, and no expert that is shared.
+    pub const fn plain(
+        experts: usize,
+        per_token: usize,
+        intermediate: usize,
+        routing: Routing,
+    ) -> Self {
+        Self {
+            experts,
+            per_token,
+            intermediate,
+            routing,
+            router_bias: false,
+            biases: false,
+            activation: ExpertActivation::SwiGlu,
+            shared: None,
+            router_norm: None,
+            weight_scales: false,
+            branch_norms: false,
+        }
+    }
+
     /// Whether they, or their router, have norms beside those of the layer.
     pub(crate) fn has_norms(&self) -> bool {
         self.router_norm.is_some() || self.branch_norms
@@ -219,17 +241,8 @@ mod tests {
     fn a_clamp_limit_must_be_positive_and_finite() {
         let checked = |limit, alpha| {
             let spec = ExpertsSpec {
-                experts: 4,
-                per_token: 2,
-                intermediate: 8,
-                routing: Routing::SOFTMAX_OF_CHOSEN,
-                router_bias: false,
-                biases: false,
                 activation: ExpertActivation::Clamped { limit, alpha },
-                shared: None,
-                router_norm: None,
-                weight_scales: false,
-                branch_norms: false,
+                ..ExpertsSpec::plain(4, 2, 8, Routing::SOFTMAX_OF_CHOSEN)
             };
             spec.validate().map_err(|error| error.to_string())
         };

@@ -370,19 +370,7 @@ mod tests {
     }
 
     fn experts() -> ExpertsSpec {
-        ExpertsSpec {
-            experts: 4,
-            per_token: 2,
-            intermediate: 32,
-            routing: Routing::SOFTMAX_OF_CHOSEN,
-            router_bias: false,
-            biases: false,
-            activation: ExpertActivation::SwiGlu,
-            shared: None,
-            router_norm: None,
-            weight_scales: false,
-            branch_norms: false,
-        }
+        ExpertsSpec::plain(4, 2, 32, Routing::SOFTMAX_OF_CHOSEN)
     }
 
     #[test]

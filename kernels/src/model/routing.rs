@@ -146,23 +146,11 @@ fn sparse_mixer(scores: &[f32], jitter: f32, chosen: &mut [Choice]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::experts::{ExpertActivation, ExpertGroups, Routing};
+    use super::super::experts::{ExpertGroups, Routing};
     use super::*;
 
     fn spec(experts: usize, per_token: usize, routing: Routing) -> ExpertsSpec {
-        ExpertsSpec {
-            experts,
-            per_token,
-            intermediate: 8,
-            routing,
-            router_bias: false,
-            biases: false,
-            activation: ExpertActivation::SwiGlu,
-            shared: None,
-            router_norm: None,
-            weight_scales: false,
-            branch_norms: false,
-        }
+        ExpertsSpec::plain(experts, per_token, 8, routing)
     }
 
     fn routed(spec: &ExpertsSpec, scores: &[f32], correction: Option<&[f32]>) -> Vec<(u32, f32)> {

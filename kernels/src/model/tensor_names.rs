@@ -598,17 +598,12 @@ mod tests {
             gated: false,
         };
         spec.layers[1].mlp = Mlp::Experts(ExpertsSpec {
-            experts: 8,
-            per_token: 2,
-            intermediate: 64,
-            routing: Routing::SOFTMAX_OF_CHOSEN,
-            router_bias: false,
-            biases: false,
             activation: ExpertActivation::GeGlu,
             shared: Some(shared),
             router_norm: Some(RouterNorm { multiplier: 0.5 }),
             weight_scales: true,
             branch_norms: true,
+            ..ExpertsSpec::plain(8, 2, 64, Routing::SOFTMAX_OF_CHOSEN)
         });
         assert_eq!(spec.validate(), Ok(()));
         // Three of the shared expert, a router and three of the experts, four norms and the scales

@@ -1,28 +1,6 @@
 //! Layers of experts.
 
-use ebb_kernels::model::{ExpertActivation, ExpertsSpec, Mlp, ModelSpec, Routing};
-
-/// Plain experts: SwiGLU, no biases, none that is shared.
-pub(crate) fn plain_experts(
-    experts: usize,
-    per_token: usize,
-    intermediate: usize,
-    routing: Routing,
-) -> ExpertsSpec {
-    ExpertsSpec {
-        experts,
-        per_token,
-        intermediate,
-        routing,
-        router_bias: false,
-        biases: false,
-        activation: ExpertActivation::SwiGlu,
-        shared: None,
-        router_norm: None,
-        weight_scales: false,
-        branch_norms: false,
-    }
-}
+use ebb_kernels::model::{ExpertsSpec, Mlp, ModelSpec};
 
 /// Puts experts in place of the MLP of some layers.
 pub(crate) fn put_experts(

@@ -246,19 +246,7 @@ fn format_of(weight: &Weight) -> Option<DeviceFormat> {
 }
 
 fn specs() -> Vec<(&'static str, ExpertsSpec)> {
-    let plain = ExpertsSpec {
-        experts: 12,
-        per_token: 3,
-        intermediate: 40,
-        routing: Routing::SOFTMAX_OF_CHOSEN,
-        router_bias: false,
-        biases: false,
-        activation: ExpertActivation::SwiGlu,
-        shared: None,
-        router_norm: None,
-        weight_scales: false,
-        branch_norms: false,
-    };
+    let plain = ExpertsSpec::plain(12, 3, 40, Routing::SOFTMAX_OF_CHOSEN);
     let shared = |gated| {
         Some(SharedExpert {
             intermediate: 8,

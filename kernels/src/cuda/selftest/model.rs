@@ -572,19 +572,7 @@ fn check_branches(
 /// Models with experts, all of which are chosen: so no decision depends on rounding.
 pub(super) fn check_experts(device: &Arc<Device>, report: &mut Report) -> Result<(), ProbeError> {
     let mut spec = spec(64, 2, 2, false);
-    let experts = ExpertsSpec {
-        experts: 4,
-        per_token: 4,
-        intermediate: 72,
-        routing: Routing::SOFTMAX_OF_CHOSEN,
-        router_bias: false,
-        biases: false,
-        activation: ExpertActivation::SwiGlu,
-        shared: None,
-        router_norm: None,
-        weight_scales: false,
-        branch_norms: false,
-    };
+    let experts = ExpertsSpec::plain(4, 4, 72, Routing::SOFTMAX_OF_CHOSEN);
     spec.layers[1].mlp = Mlp::Experts(ExpertsSpec {
         router_bias: true,
         biases: true,

@@ -7,8 +7,8 @@ use std::convert::Infallible;
 
 use ebb_kernels::bf16;
 use ebb_kernels::model::{
-    ExpertActivation, ExpertsSpec, GatedDeltaSpec, LayerTensor, Mixer, Mlp, ModelSpec, QkNorm,
-    RecurrentSpec, Rope, Routing, ShortConvSpec, TensorName, UniformModel, WeightSource,
+    ExpertsSpec, GatedDeltaSpec, LayerTensor, Mixer, Mlp, ModelSpec, QkNorm, RecurrentSpec, Rope,
+    Routing, ShortConvSpec, TensorName, UniformModel, WeightSource,
 };
 
 /// A deterministic stream of numbers.
@@ -92,19 +92,7 @@ impl Family {
 }
 
 /// Eight experts, two of them for a token.
-pub(crate) const EXPERTS: ExpertsSpec = ExpertsSpec {
-    experts: 8,
-    per_token: 2,
-    intermediate: 40,
-    routing: Routing::SOFTMAX_OF_CHOSEN,
-    router_bias: false,
-    biases: false,
-    activation: ExpertActivation::SwiGlu,
-    shared: None,
-    router_norm: None,
-    weight_scales: false,
-    branch_norms: false,
-};
+pub(crate) const EXPERTS: ExpertsSpec = ExpertsSpec::plain(8, 2, 40, Routing::SOFTMAX_OF_CHOSEN);
 
 /// Experts in all layers but the first.
 pub(crate) fn with_experts(experts: &ExpertsSpec) -> ModelSpec {

@@ -3,13 +3,12 @@
 //! dense MLP.
 
 use ebb_kernels::model::{
-    Activation, ExpertActivation, LayerTensor, Mlp, ModelSpec, NormPlace, PerLayerInputs, QkNorm,
-    RouterNorm, Routing, SharedExpert, TensorName,
+    Activation, ExpertActivation, ExpertsSpec, LayerTensor, Mlp, ModelSpec, NormPlace,
+    PerLayerInputs, QkNorm, RouterNorm, Routing, SharedExpert, TensorName,
 };
 
 use super::{Family, StoredTensor, TextType, gemma2, gemma4_gguf};
 use crate::model::error::Refusal;
-use crate::model::experts::plain_experts;
 use crate::model::hf::config::{HfConfig, HfDefaults, RopeScalings, WindowRule};
 
 /// One layer of so many sees everything, unless the configuration says otherwise.
@@ -190,7 +189,7 @@ fn put_experts(config: &HfConfig, spec: &mut ModelSpec) -> Result<(), Refusal> {
     if config.bool("enable_moe_block")? != Some(true) {
         return Ok(());
     }
-    let mut experts = plain_experts(
+    let mut experts = ExpertsSpec::plain(
         config.required_size("num_experts")?,
         config.required_size("top_k_experts")?,
         config.required_size("moe_intermediate_size")?,

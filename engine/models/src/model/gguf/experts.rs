@@ -6,7 +6,6 @@ use ebb_kernels::model::{
 
 use super::config::GgufConfig;
 use crate::model::error::Refusal;
-use crate::model::experts::plain_experts;
 
 /// The key of how wide experts are. Files of an architecture that has it need not say how wide
 /// dense MLPs would be.
@@ -42,7 +41,7 @@ impl GgufConfig<'_> {
         };
         let experts = self.keys.size("expert_count")?;
         let per_token = self.keys.size("expert_used_count")?;
-        Ok(plain_experts(experts, per_token, width, routing))
+        Ok(ExpertsSpec::plain(experts, per_token, width, routing))
     }
 
     /// Weights that are sigmoids, with groups where there are several, and a correction for the

@@ -6,7 +6,7 @@ use ebb_kernels::model::{
 
 use super::config::{HfConfig, HfDefaults};
 use crate::model::error::Refusal;
-use crate::model::experts::{plain_experts, put_experts};
+use crate::model::experts::put_experts;
 
 /// What the number of experts is called, which differs between families and their versions.
 const EXPERTS: [&str; 4] = [
@@ -34,7 +34,7 @@ impl HfConfig {
                 "silu with experts",
             ));
         }
-        Ok(plain_experts(
+        Ok(ExpertsSpec::plain(
             self.first_size(&EXPERTS)?,
             self.first_size(&PER_TOKEN)?,
             self.required_size(intermediate)?,

@@ -63,11 +63,6 @@ fn layer(shape: Shape<'_>, format: Option<WeightFormat>, index: usize, rng: &mut
     let (hidden, intermediate, counts) = shape;
     let is_clamped = index % 2 == 1;
     let spec = ExpertsSpec {
-        experts: counts.len(),
-        per_token: 1,
-        intermediate,
-        routing: Routing::SOFTMAX_OF_CHOSEN,
-        router_bias: false,
         biases: is_clamped,
         activation: match is_clamped {
             true => ExpertActivation::Clamped {
@@ -77,10 +72,7 @@ fn layer(shape: Shape<'_>, format: Option<WeightFormat>, index: usize, rng: &mut
             false if index % 4 == 2 => ExpertActivation::GeGlu,
             false => ExpertActivation::SwiGlu,
         },
-        shared: None,
-        router_norm: None,
-        weight_scales: false,
-        branch_norms: false,
+        ..ExpertsSpec::plain(counts.len(), 1, intermediate, Routing::SOFTMAX_OF_CHOSEN)
     };
     let experts = spec.experts;
     let mut layer = Layer::new(spec, hidden, rng);
