@@ -9,7 +9,9 @@ use super::{Family, GgufFamily, StoredTensor, TextType, glm4_moe, llama_gguf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
 use crate::model::gguf::config::WINDOW_PATTERN;
-use crate::model::gguf::experts::{DENSE_LAYERS, EXPERT_WIDTH, GATING, SHARED_COUNT};
+use crate::model::gguf::experts::{
+    DENSE_LAYERS, EXPERT_WIDTH, EXPERTS, SHARED_COUNT, SIGMOID_ROUTING,
+};
 use crate::model::hf::config::{HfDefaults, WindowRule};
 
 /// One layer of so many sees everything, unless the configuration says otherwise.
@@ -77,17 +79,9 @@ pub(super) static FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architecture: "afmoe",
         keys: &[
-            WINDOW_PATTERN,
-            "expert_count",
-            "expert_used_count",
-            EXPERT_WIDTH,
-            SHARED_COUNT,
-            GATING,
-            "expert_weights_norm",
-            "expert_weights_scale",
-            "expert_group_count",
-            "expert_group_used_count",
-            DENSE_LAYERS,
+            EXPERTS,
+            SIGMOID_ROUTING,
+            &[WINDOW_PATTERN, EXPERT_WIDTH, SHARED_COUNT, DENSE_LAYERS],
         ],
         spec: |config| {
             let mut model = config.uniform()?;
@@ -101,10 +95,7 @@ pub(super) static FAMILY: Family = Family {
             let window = config.window()?.ok_or_else(missing)?;
             let sliding = config.put_windows(&mut spec, Some(window), FULL_INTERVAL)?;
             finish(&mut spec, &sliding);
-            let dense = config.dense_layers(0)?;
-            let mut experts = config.experts(dense, config.sigmoid_routing(dense)?)?;
-            experts.shared = config.shared_experts(0, experts.intermediate)?;
-            put_experts(&mut spec, &experts, |layer| layer >= dense);
+            config.put_sigmoid_experts(&mut spec, config.dense_layers(0)?, 0)?;
             Ok(spec)
         },
         tensor: |name| match name {

@@ -39,7 +39,7 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor: |name| llama_hf(name).interleaved(),
     gguf: Some(GgufFamily {
         architecture: "command-r",
-        keys: &["logit_scale", LAYER_NORM_EPS],
+        keys: &[&["logit_scale", LAYER_NORM_EPS]],
         spec: |config| {
             let mut spec = config.uniform()?.spec();
             // 0 stands for none.

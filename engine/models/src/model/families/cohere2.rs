@@ -48,7 +48,7 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor: |name| llama_hf(name).interleaved(),
     gguf: Some(GgufFamily {
         architecture: "cohere2",
-        keys: &["logit_scale", LAYER_NORM_EPS, WINDOW_PATTERN],
+        keys: &[&["logit_scale", LAYER_NORM_EPS, WINDOW_PATTERN]],
         spec: |config| {
             let mut spec = config.uniform()?.spec();
             // 0 stands for none.

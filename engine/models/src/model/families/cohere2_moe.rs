@@ -8,7 +8,9 @@ use crate::model::experts::put_experts;
 use crate::model::gguf::config::{
     GgufConfig, LAYER_NORM_EPS, PREDICTING, RMS_NORM_EPS, WINDOW_PATTERN,
 };
-use crate::model::gguf::experts::{DENSE_LAYERS, EXPERT_WIDTH, GATING, SHARED_COUNT, SHARED_WIDTH};
+use crate::model::gguf::experts::{
+    DENSE_LAYERS, EXPERT_WIDTH, EXPERTS, SHARED_COUNT, SHARED_WIDTH, SIGMOID_ROUTING,
+};
 use crate::model::hf::config::{HfConfig, HfDefaults, WindowRule};
 
 /// One layer of so many sees everything, unless the configuration says otherwise.
@@ -77,22 +79,19 @@ pub(super) static FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architecture: "cohere2moe",
         keys: &[
-            "logit_scale",
-            LAYER_NORM_EPS,
-            RMS_NORM_EPS,
-            WINDOW_PATTERN,
-            "expert_count",
-            "expert_used_count",
-            EXPERT_WIDTH,
-            SHARED_COUNT,
-            SHARED_WIDTH,
-            GATING,
-            "expert_weights_norm",
-            "expert_weights_scale",
-            "expert_group_count",
-            "expert_group_used_count",
-            DENSE_LAYERS,
-            PREDICTING,
+            EXPERTS,
+            SIGMOID_ROUTING,
+            &[
+                "logit_scale",
+                LAYER_NORM_EPS,
+                RMS_NORM_EPS,
+                WINDOW_PATTERN,
+                EXPERT_WIDTH,
+                SHARED_COUNT,
+                SHARED_WIDTH,
+                DENSE_LAYERS,
+                PREDICTING,
+            ],
         ],
         spec: gguf_spec,
         tensor: llama_gguf,

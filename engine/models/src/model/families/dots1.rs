@@ -4,7 +4,9 @@ use ebb_kernels::model::QkNorm;
 
 use super::{Family, GgufFamily, TextType, glm4_moe, llama_gguf};
 use crate::model::experts::put_experts;
-use crate::model::gguf::experts::{DENSE_LAYERS, EXPERT_WIDTH, GATING, SHARED_COUNT, SHARED_WIDTH};
+use crate::model::gguf::experts::{
+    DENSE_LAYERS, EXPERT_WIDTH, EXPERTS, SHARED_COUNT, SHARED_WIDTH, SIGMOID_ROUTING,
+};
 use crate::model::hf::config::{HfDefaults, WindowRule};
 
 pub(super) static FAMILY: Family = Family {
@@ -38,26 +40,15 @@ pub(super) static FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architecture: "dots1",
         keys: &[
-            "expert_count",
-            "expert_used_count",
-            EXPERT_WIDTH,
-            SHARED_COUNT,
-            SHARED_WIDTH,
-            GATING,
-            "expert_weights_norm",
-            "expert_weights_scale",
-            "expert_group_count",
-            "expert_group_used_count",
-            DENSE_LAYERS,
+            EXPERTS,
+            SIGMOID_ROUTING,
+            &[EXPERT_WIDTH, SHARED_COUNT, SHARED_WIDTH, DENSE_LAYERS],
         ],
         spec: |config| {
             let mut model = config.uniform()?;
             model.qk_norm = QkNorm::PerHead;
             let mut spec = model.spec();
-            let dense = config.dense_layers(0)?;
-            let mut experts = config.experts(dense, config.sigmoid_routing(dense)?)?;
-            experts.shared = config.shared_experts(0, experts.intermediate)?;
-            put_experts(&mut spec, &experts, |layer| layer >= dense);
+            config.put_sigmoid_experts(&mut spec, config.dense_layers(0)?, 0)?;
             Ok(spec)
         },
         tensor: llama_gguf,

@@ -5,7 +5,9 @@ use ebb_kernels::model::{LayerTensor, Routing, TensorName};
 
 use super::{Family, GgufFamily, StoredTensor, TextType, glm4_moe, llama_gguf};
 use crate::model::experts::put_experts;
-use crate::model::gguf::experts::{DENSE_LAYERS, EXPERT_WIDTH, SHARED_COUNT, SHARED_WIDTH};
+use crate::model::gguf::experts::{
+    DENSE_LAYERS, EXPERT_WIDTH, EXPERTS, SHARED_COUNT, SHARED_WIDTH,
+};
 use crate::model::hf::config::HfDefaults;
 
 /// The key of the interval at which layers have experts, behind the dense ones.
@@ -58,13 +60,14 @@ pub(super) static FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architecture: "ernie4_5-moe",
         keys: &[
-            "expert_count",
-            "expert_used_count",
-            EXPERT_WIDTH,
-            SHARED_COUNT,
-            SHARED_WIDTH,
-            DENSE_LAYERS,
-            GGUF_INTERVAL,
+            EXPERTS,
+            &[
+                EXPERT_WIDTH,
+                SHARED_COUNT,
+                SHARED_WIDTH,
+                DENSE_LAYERS,
+                GGUF_INTERVAL,
+            ],
         ],
         spec: |config| {
             let mut spec = config.uniform()?.spec();

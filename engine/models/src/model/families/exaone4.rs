@@ -35,7 +35,7 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {
         architecture: "exaone4",
-        keys: &[WINDOW_PATTERN, PREDICTING],
+        keys: &[&[WINDOW_PATTERN, PREDICTING]],
         spec: |config| {
             let mut spec = gguf_spec(config, |layers| {
                 (layers == GGUF_LAYERS_OF_32B).then_some(4096)

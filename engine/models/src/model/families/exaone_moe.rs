@@ -5,7 +5,9 @@ use ebb_kernels::model::{LayerTensor, TensorName};
 use super::{Family, GgufFamily, StoredTensor, TextType, exaone4, glm4_moe, llama_gguf};
 use crate::model::experts::put_experts;
 use crate::model::gguf::config::{PREDICTING, WINDOW_PATTERN};
-use crate::model::gguf::experts::{DENSE_LAYERS, EXPERT_WIDTH, GATING, SHARED_COUNT, SHARED_WIDTH};
+use crate::model::gguf::experts::{
+    DENSE_LAYERS, EXPERT_WIDTH, EXPERTS, SHARED_COUNT, SHARED_WIDTH, SIGMOID_ROUTING,
+};
 
 /// What layers see whose GGUF file does not say it.
 const GGUF_WINDOW: usize = 128;
@@ -44,26 +46,20 @@ pub(super) static FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architecture: "exaone-moe",
         keys: &[
-            WINDOW_PATTERN,
-            "expert_count",
-            "expert_used_count",
-            EXPERT_WIDTH,
-            SHARED_COUNT,
-            SHARED_WIDTH,
-            GATING,
-            "expert_weights_norm",
-            "expert_weights_scale",
-            "expert_group_count",
-            "expert_group_used_count",
-            DENSE_LAYERS,
-            PREDICTING,
+            EXPERTS,
+            SIGMOID_ROUTING,
+            &[
+                WINDOW_PATTERN,
+                EXPERT_WIDTH,
+                SHARED_COUNT,
+                SHARED_WIDTH,
+                DENSE_LAYERS,
+                PREDICTING,
+            ],
         ],
         spec: |config| {
             let mut spec = exaone4::gguf_spec(config, |_| Some(GGUF_WINDOW))?;
-            let dense = config.dense_layers(0)?;
-            let mut experts = config.experts(dense, config.sigmoid_routing(dense)?)?;
-            experts.shared = config.shared_experts(0, experts.intermediate)?;
-            put_experts(&mut spec, &experts, |layer| layer >= dense);
+            config.put_sigmoid_experts(&mut spec, config.dense_layers(0)?, 0)?;
             Ok(spec)
         },
         tensor: llama_gguf,

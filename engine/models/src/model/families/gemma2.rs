@@ -34,11 +34,11 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor,
     gguf: Some(GgufFamily {
         architecture: "gemma2",
-        keys: &[
+        keys: &[&[
             "attn_logit_softcapping",
             "final_logit_softcapping",
             WINDOW_PATTERN,
-        ],
+        ]],
         spec: |config| {
             let mut spec = gguf_spec(config, GGUF_LAYERS_OF_27B)?;
             for layer in &mut spec.layers {

@@ -56,11 +56,11 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor: gemma2::hf_tensor,
     gguf: Some(GgufFamily {
         architecture: "gemma3",
-        keys: &[
+        keys: &[&[
             "final_logit_softcapping",
             "rope.freq_base_swa",
             WINDOW_PATTERN,
-        ],
+        ]],
         spec: |config| {
             let mut spec = gemma2::gguf_spec(config, GGUF_LAYERS_OF_27B)?;
             for layer in &mut spec.layers {

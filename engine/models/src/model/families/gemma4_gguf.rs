@@ -23,7 +23,7 @@ const LEAST_FREQUENCY: f32 = 1e-20;
 
 pub(super) const FORM: GgufFamily = GgufFamily {
     architecture: "gemma4",
-    keys: &[
+    keys: &[&[
         KV_HEADS,
         MLP_WIDTH,
         WINDOW_PATTERN,
@@ -34,7 +34,7 @@ pub(super) const FORM: GgufFamily = GgufFamily {
         SHARED_LAYERS,
         INPUT_WIDTH,
         LOGIT_CAP,
-    ],
+    ]],
     spec: |config| {
         let (mut spec, sliding) = layers(config)?;
         let shared = config.size(SHARED_LAYERS)?.unwrap_or(0);

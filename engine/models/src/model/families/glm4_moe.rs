@@ -8,7 +8,9 @@ use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
 use crate::model::gguf::config::{GgufConfig, PREDICTING};
-use crate::model::gguf::experts::{DENSE_LAYERS, EXPERT_WIDTH, GATING, SHARED_COUNT};
+use crate::model::gguf::experts::{
+    DENSE_LAYERS, EXPERT_WIDTH, EXPERTS, SHARED_COUNT, SIGMOID_ROUTING,
+};
 use crate::model::hf::config::HfDefaults;
 
 pub(super) static FAMILY: Family = Family {
@@ -63,17 +65,9 @@ pub(super) static FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architecture: "glm4moe",
         keys: &[
-            "expert_count",
-            "expert_used_count",
-            EXPERT_WIDTH,
-            SHARED_COUNT,
-            GATING,
-            "expert_weights_norm",
-            "expert_weights_scale",
-            "expert_group_count",
-            "expert_group_used_count",
-            DENSE_LAYERS,
-            PREDICTING,
+            EXPERTS,
+            SIGMOID_ROUTING,
+            &[EXPERT_WIDTH, SHARED_COUNT, DENSE_LAYERS, PREDICTING],
         ],
         spec: gguf_spec,
         tensor: |name| match name {
@@ -112,8 +106,6 @@ fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
     // Solar Open's need not say that none is.
     let has_experts = config.has_tensor("blk.0.ffn_gate_inp.weight");
     let dense = config.dense_layers(usize::from(!has_experts))?;
-    let mut experts = config.experts(dense, config.sigmoid_routing(dense)?)?;
-    experts.shared = config.shared_experts(1, experts.intermediate)?;
-    put_experts(&mut spec, &experts, |layer| layer >= dense);
+    config.put_sigmoid_experts(&mut spec, dense, 1)?;
     Ok(spec)
 }

@@ -9,7 +9,7 @@ use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
 use crate::model::gguf::config::WINDOW_PATTERN;
-use crate::model::gguf::experts::EXPERT_WIDTH;
+use crate::model::gguf::experts::{EXPERT_WIDTH, EXPERTS};
 use crate::model::hf::config::{HfDefaults, WindowRule};
 
 /// One layer of so many sees everything, unless the configuration says otherwise.
@@ -81,12 +81,7 @@ pub(super) static FAMILY: Family = Family {
     },
     gguf: Some(GgufFamily {
         architecture: "gpt-oss",
-        keys: &[
-            "expert_count",
-            "expert_used_count",
-            EXPERT_WIDTH,
-            WINDOW_PATTERN,
-        ],
+        keys: &[EXPERTS, &[EXPERT_WIDTH, WINDOW_PATTERN]],
         spec: |config| {
             let mut model = config.uniform()?;
             (model.qkv_bias, model.o_bias) = (true, true);

@@ -22,12 +22,12 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {
         architecture: "granite",
-        keys: &[
+        keys: &[&[
             "attention.scale",
             "embedding_scale",
             "residual_scale",
             "logit_scale",
-        ],
+        ]],
         spec: gguf_spec,
         tensor: llama_gguf,
         permutes_qk: true,

@@ -8,7 +8,7 @@ use super::{Family, GgufFamily, StoredTensor, TextType, granite, llama_gguf, lla
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
 use crate::model::gguf::config::{GgufConfig, WINDOW_PATTERN};
-use crate::model::gguf::experts::SHARED_WIDTH;
+use crate::model::gguf::experts::{EXPERTS, SHARED_WIDTH};
 use crate::model::hf::config::{HfConfig, HfDefaults, WindowRule};
 
 /// One layer of so many sees everything, the first of each, unless the configuration says
@@ -54,15 +54,16 @@ pub(super) static FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architecture: "granite_swa",
         keys: &[
-            "attention.scale",
-            "embedding_scale",
-            "residual_scale",
-            "logit_scale",
-            WINDOW_PATTERN,
-            ROPE_PATTERN,
-            "expert_count",
-            "expert_used_count",
-            SHARED_WIDTH,
+            EXPERTS,
+            &[
+                "attention.scale",
+                "embedding_scale",
+                "residual_scale",
+                "logit_scale",
+                WINDOW_PATTERN,
+                ROPE_PATTERN,
+                SHARED_WIDTH,
+            ],
         ],
         spec: gguf_spec,
         tensor: |name| match name {

@@ -7,7 +7,7 @@ use super::granite::{gguf_spec, put_multipliers};
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
-use crate::model::gguf::experts::SHARED_WIDTH;
+use crate::model::gguf::experts::{EXPERTS, SHARED_WIDTH};
 use crate::model::hf::config::{HfConfig, HfDefaults};
 
 const GATE_UP: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp];
@@ -33,13 +33,14 @@ pub(super) static FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architecture: "granitemoe",
         keys: &[
-            "attention.scale",
-            "embedding_scale",
-            "residual_scale",
-            "logit_scale",
-            "expert_count",
-            "expert_used_count",
-            SHARED_WIDTH,
+            EXPERTS,
+            &[
+                "attention.scale",
+                "embedding_scale",
+                "residual_scale",
+                "logit_scale",
+                SHARED_WIDTH,
+            ],
         ],
         spec: |config| {
             let mut spec = gguf_spec(config)?;

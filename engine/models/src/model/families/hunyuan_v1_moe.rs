@@ -5,7 +5,7 @@ use ebb_kernels::model::{LayerTensor, QkNorm, Routing, SharedExpert, TensorName}
 use super::{Family, GgufFamily, StoredTensor, TextType, hunyuan_v1_dense, llama_gguf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
-use crate::model::gguf::experts::{EXPERT_WIDTH, SHARED_COUNT, SHARED_WIDTH};
+use crate::model::gguf::experts::{EXPERT_WIDTH, EXPERTS, SHARED_COUNT, SHARED_WIDTH};
 
 pub(super) static FAMILY: Family = Family {
     name: "hunyuan_v1_moe",
@@ -67,13 +67,7 @@ pub(super) static FAMILY: Family = Family {
     },
     gguf: Some(GgufFamily {
         architecture: "hunyuan-moe",
-        keys: &[
-            "expert_count",
-            "expert_used_count",
-            EXPERT_WIDTH,
-            SHARED_WIDTH,
-            SHARED_COUNT,
-        ],
+        keys: &[EXPERTS, &[EXPERT_WIDTH, SHARED_WIDTH, SHARED_COUNT]],
         spec: |config| {
             config.refuse_other(SHARED_COUNT, 1)?;
             // What `alpha` makes of the base, converters write.

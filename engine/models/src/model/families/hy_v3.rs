@@ -6,7 +6,9 @@ use ebb_kernels::model::{LayerTensor, QkNorm, RouterScores, Routing, TensorName}
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::experts::put_experts;
 use crate::model::gguf::config::PREDICTING;
-use crate::model::gguf::experts::{DENSE_LAYERS, EXPERT_WIDTH, GATING, SHARED_COUNT, SHARED_WIDTH};
+use crate::model::gguf::experts::{
+    DENSE_LAYERS, EXPERT_WIDTH, EXPERTS, SHARED_COUNT, SHARED_WIDTH, SIGMOID_ROUTING,
+};
 use crate::model::hf::config::HfDefaults;
 
 pub(super) static FAMILY: Family = Family {
@@ -59,18 +61,15 @@ pub(super) static FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architecture: "hy_v3",
         keys: &[
-            "expert_count",
-            "expert_used_count",
-            EXPERT_WIDTH,
-            SHARED_COUNT,
-            SHARED_WIDTH,
-            GATING,
-            "expert_weights_norm",
-            "expert_weights_scale",
-            "expert_group_count",
-            "expert_group_used_count",
-            DENSE_LAYERS,
-            PREDICTING,
+            EXPERTS,
+            SIGMOID_ROUTING,
+            &[
+                EXPERT_WIDTH,
+                SHARED_COUNT,
+                SHARED_WIDTH,
+                DENSE_LAYERS,
+                PREDICTING,
+            ],
         ],
         spec: |config| {
             let mut model = config.uniform()?;

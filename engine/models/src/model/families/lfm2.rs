@@ -29,7 +29,7 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor,
     gguf: Some(GgufFamily {
         architecture: "lfm2",
-        keys: &[SHORT_CONV_TAPS],
+        keys: &[&[SHORT_CONV_TAPS]],
         spec: gguf_spec,
         tensor: gguf_tensor,
         permutes_qk: false,

@@ -6,7 +6,7 @@ use super::{Family, GgufFamily, StoredTensor, TextType, lfm2};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
 use crate::model::gguf::config::SHORT_CONV_TAPS;
-use crate::model::gguf::experts::{DENSE_LAYERS, EXPERT_WIDTH, GATING};
+use crate::model::gguf::experts::{DENSE_LAYERS, EXPERT_WIDTH, EXPERTS, GATING};
 
 pub(super) static FAMILY: Family = Family {
     name: "lfm2_moe",
@@ -60,12 +60,8 @@ pub(super) static FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architecture: "lfm2moe",
         keys: &[
-            SHORT_CONV_TAPS,
-            "expert_count",
-            "expert_used_count",
-            EXPERT_WIDTH,
-            GATING,
-            DENSE_LAYERS,
+            EXPERTS,
+            &[SHORT_CONV_TAPS, EXPERT_WIDTH, GATING, DENSE_LAYERS],
         ],
         spec: |config| {
             let mut spec = lfm2::gguf_spec(config)?;

@@ -5,6 +5,7 @@ use ebb_kernels::model::Routing;
 
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::experts::put_experts;
+use crate::model::gguf::experts::EXPERTS;
 use crate::model::hf::config::HfDefaults;
 
 pub(super) static FAMILY: Family = Family {
@@ -22,7 +23,7 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {
         architecture: "llama",
-        keys: &["expert_count", "expert_used_count"],
+        keys: &[EXPERTS],
         spec: |config| {
             let mut model = config.uniform()?;
             model.qkv_bias = config.has_tensor("blk.0.attn_q.bias");

@@ -5,7 +5,7 @@ use ebb_kernels::model::{QkNorm, Routing};
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::experts::put_experts;
 use crate::model::gguf::config::{SLIDING_BASE, WINDOW_PATTERN};
-use crate::model::gguf::experts::EXPERT_WIDTH;
+use crate::model::gguf::experts::{EXPERT_WIDTH, EXPERTS};
 use crate::model::hf::config::{HfDefaults, WindowRule};
 
 /// The base of the RoPE of layers with windows where the configuration has none at all.
@@ -50,13 +50,7 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {
         architecture: "mellum",
-        keys: &[
-            WINDOW_PATTERN,
-            SLIDING_BASE,
-            "expert_count",
-            "expert_used_count",
-            EXPERT_WIDTH,
-        ],
+        keys: &[EXPERTS, &[WINDOW_PATTERN, SLIDING_BASE, EXPERT_WIDTH]],
         spec: |config| {
             let mut model = config.uniform()?;
             model.qk_norm = QkNorm::PerHead;

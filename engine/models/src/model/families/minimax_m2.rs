@@ -5,7 +5,7 @@ use ebb_kernels::model::{LayerTensor, QkNorm, RouterScores, Routing, TensorName}
 
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, mixtral};
 use crate::model::experts::put_experts;
-use crate::model::gguf::experts::{EXPERT_WIDTH, GATING};
+use crate::model::gguf::experts::{EXPERT_WIDTH, EXPERTS, GATING};
 use crate::model::hf::config::HfDefaults;
 
 pub(super) static FAMILY: Family = Family {
@@ -51,7 +51,7 @@ pub(super) static FAMILY: Family = Family {
     },
     gguf: Some(GgufFamily {
         architecture: "minimax-m2",
-        keys: &["expert_count", "expert_used_count", EXPERT_WIDTH, GATING],
+        keys: &[EXPERTS, &[EXPERT_WIDTH, GATING]],
         spec: |config| {
             let mut model = config.uniform_with_part(false)?;
             if config.has_tensor("blk.0.attn_q_norm.weight") {

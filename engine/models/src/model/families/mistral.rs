@@ -31,7 +31,7 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {
         architecture: "mistral3",
-        keys: &[TEMPERATURE],
+        keys: &[&[TEMPERATURE]],
         spec: |config| {
             let mut spec = config.uniform()?.spec();
             if config.number(TEMPERATURE)?.unwrap_or(0.0) != 0.0 {

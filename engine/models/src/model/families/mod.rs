@@ -136,8 +136,8 @@ pub(crate) struct GgufFamily {
     /// `general.architecture`.
     pub(crate) architecture: &'static str,
     /// Keys under the architecture's name that this family alone has, and those of sizes that it
-    /// reads for each layer.
-    pub(crate) keys: &'static [&'static str],
+    /// reads for each layer; in lists, as several families have some together.
+    pub(crate) keys: &'static [&'static [&'static str]],
     /// How the metadata become a spec.
     pub(crate) spec: fn(&GgufConfig<'_>) -> Result<ModelSpec, Refusal>,
     /// What the file calls a tensor.
@@ -147,6 +147,11 @@ pub(crate) struct GgufFamily {
 }
 
 impl GgufFamily {
+    /// Whether a key is among its own.
+    pub(crate) fn has_key(&self, key: &str) -> bool {
+        self.keys.iter().any(|keys| keys.contains(&key))
+    }
+
     /// Where a file has a tensor.
     pub(crate) fn stored(&self, name: TensorName) -> StoredTensor {
         let stored = (self.tensor)(name);

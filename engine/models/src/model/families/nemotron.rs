@@ -38,7 +38,7 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {
         architecture: "nemotron",
-        keys: &[LAYER_NORM_EPS],
+        keys: &[&[LAYER_NORM_EPS]],
         spec: |config| {
             let mut model = config.uniform_with_part(false)?;
             model.activation = Activation::Relu2;

@@ -31,7 +31,7 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor,
     gguf: Some(GgufFamily {
         architecture: "olmo",
-        keys: &[LAYER_NORM_EPS],
+        keys: &[&[LAYER_NORM_EPS]],
         spec: |config| {
             let mut spec = config.uniform()?.spec();
             spec.norms.kind = NormKind::Layer;

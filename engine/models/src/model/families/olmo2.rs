@@ -22,7 +22,7 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {
         architecture: "olmo2",
-        keys: &[WINDOW_PATTERN, SLIDING_BASE],
+        keys: &[&[WINDOW_PATTERN, SLIDING_BASE]],
         spec: |config| {
             let mut spec = spec(config.uniform()?);
             if let Some(window) = config.window()? {

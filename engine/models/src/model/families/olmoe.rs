@@ -4,6 +4,7 @@ use ebb_kernels::model::{QkNorm, Routing};
 
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::experts::put_experts;
+use crate::model::gguf::experts::EXPERTS;
 use crate::model::hf::config::HfDefaults;
 
 pub(super) static FAMILY: Family = Family {
@@ -30,7 +31,7 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {
         architecture: "olmoe",
-        keys: &["expert_count", "expert_used_count"],
+        keys: &[EXPERTS],
         spec: |config| {
             let mut model = config.uniform()?;
             model.qk_norm = QkNorm::Whole;

@@ -60,7 +60,7 @@ pub(super) static FAMILY: Family = Family {
     },
     gguf: Some(GgufFamily {
         architecture: "phi2",
-        keys: &[LAYER_NORM_EPS],
+        keys: &[&[LAYER_NORM_EPS]],
         spec: |config| {
             let mut model = config.uniform_with_part(false)?;
             model.activation = Activation::GeluTanh;

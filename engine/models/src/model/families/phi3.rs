@@ -43,7 +43,7 @@ pub(super) static FAMILY: Family = Family {
     },
     gguf: Some(GgufFamily {
         architecture: "phi3",
-        keys: &["rope.scaling.attn_factor"],
+        keys: &[&["rope.scaling.attn_factor"]],
         spec: |config| Ok(config.uniform_with_part(true)?.spec()),
         tensor: |name| match name {
             TensorName::Layer(layer, part) if QKV.contains(&part) => {

@@ -8,6 +8,7 @@ use ebb_kernels::model::{ExpertsSpec, ModelSpec, NormKind, Norms, RouterScores, 
 
 use super::{Family, GgufFamily, TextType, llama_gguf, mixtral};
 use crate::model::experts::put_experts;
+use crate::model::gguf::experts::EXPERTS;
 use crate::model::hf::config::{HfDefaults, RopeScalings, WindowRule};
 
 /// How far behind the best expert another may be, unless the configuration says otherwise.
@@ -47,7 +48,7 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor: mixtral::hf_tensor,
     gguf: Some(GgufFamily {
         architecture: "phimoe",
-        keys: &["expert_count", "expert_used_count"],
+        keys: &[EXPERTS],
         spec: |config| {
             let mut model = config.uniform()?;
             model.qkv_bias = config.has_tensor("blk.0.attn_q.bias");

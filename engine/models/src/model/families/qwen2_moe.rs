@@ -6,7 +6,7 @@ use ebb_kernels::model::{Routing, SharedExpert};
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
-use crate::model::gguf::experts::{EXPERT_WIDTH, SHARED_WIDTH};
+use crate::model::gguf::experts::{EXPERT_WIDTH, EXPERTS, SHARED_WIDTH};
 use crate::model::hf::config::{HfDefaults, WindowRule};
 
 pub(super) static FAMILY: Family = Family {
@@ -40,12 +40,7 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {
         architecture: "qwen2moe",
-        keys: &[
-            "expert_count",
-            "expert_used_count",
-            EXPERT_WIDTH,
-            SHARED_WIDTH,
-        ],
+        keys: &[EXPERTS, &[EXPERT_WIDTH, SHARED_WIDTH]],
         spec: |config| {
             let mut model = config.uniform()?;
             model.qkv_bias = true;

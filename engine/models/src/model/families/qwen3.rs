@@ -11,10 +11,10 @@ pub(super) static FAMILY: Family = Family {
     hf_text: &[TextType {
         model_types: &["qwen3"],
         sizes: r#"{
-                "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
-                "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 151936,
-                "max_position_embeddings": 32768
-            }"#,
+            "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 151936,
+            "max_position_embeddings": 32768
+        }"#,
         constants: r#"{"head_dim": 128, "sliding_window": 4096}"#,
     }],
     hf_spec: |config| {

@@ -1,7 +1,8 @@
 //! Qwen3.5-MoE and Qwen3.6-MoE, the language model: Qwen3.5 with experts.
 
-use super::qwen3_next_gguf::{KEYS, gguf_spec, gguf_tensor, put_gguf_experts};
+use super::qwen3_next_gguf::{EXPERT_KEYS, KEYS, gguf_spec, gguf_tensor, put_gguf_experts};
 use super::{Family, GgufFamily, TextType, qwen3_5_text, qwen3_next};
+use crate::model::gguf::experts::EXPERTS;
 
 pub(super) static FAMILY: Family = Family {
     name: "qwen3_5_moe_text",
@@ -29,7 +30,7 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor: qwen3_5_text::hf_tensor,
     gguf: Some(GgufFamily {
         architecture: "qwen35moe",
-        keys: KEYS,
+        keys: &[KEYS, EXPERTS, EXPERT_KEYS],
         spec: |config| {
             let mut spec = gguf_spec(config)?;
             put_gguf_experts(config, &mut spec)?;

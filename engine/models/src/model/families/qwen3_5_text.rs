@@ -2,7 +2,7 @@
 
 use ebb_kernels::model::{LayerTensor, TensorName};
 
-use super::qwen3_next_gguf::{DENSE_KEYS, gguf_spec, gguf_tensor};
+use super::qwen3_next_gguf::{KEYS, gguf_spec, gguf_tensor};
 use super::{Family, GgufFamily, StoredTensor, TextType, qwen3_next};
 
 const QKV: &[LayerTensor] = &[
@@ -31,7 +31,7 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor,
     gguf: Some(GgufFamily {
         architecture: "qwen35",
-        keys: DENSE_KEYS,
+        keys: &[KEYS],
         spec: gguf_spec,
         // Converters put value heads in turn, as llama.cpp repeats heads of keys.
         tensor: |name| gguf_tensor(name).heads_in_turn(),

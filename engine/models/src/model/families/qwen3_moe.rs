@@ -4,6 +4,7 @@ use ebb_kernels::model::{QkNorm, Routing};
 
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::experts::put_experts;
+use crate::model::gguf::experts::{EXPERT_WIDTH, EXPERTS};
 use crate::model::hf::config::{HfDefaults, WindowRule};
 
 pub(super) static FAMILY: Family = Family {
@@ -31,11 +32,7 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {
         architecture: "qwen3moe",
-        keys: &[
-            "expert_count",
-            "expert_used_count",
-            "expert_feed_forward_length",
-        ],
+        keys: &[EXPERTS, &[EXPERT_WIDTH]],
         spec: |config| {
             let mut model = config.uniform()?;
             model.qk_norm = QkNorm::PerHead;

@@ -6,9 +6,10 @@ use ebb_kernels::model::{
     UniformModel,
 };
 
-use super::qwen3_next_gguf::{KEYS, gguf_spec, gguf_tensor, older, put_gguf_experts};
+use super::qwen3_next_gguf::{EXPERT_KEYS, KEYS, gguf_spec, gguf_tensor, older, put_gguf_experts};
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_hf};
 use crate::model::error::Refusal;
+use crate::model::gguf::experts::EXPERTS;
 use crate::model::hf::config::{HfConfig, HfDefaults};
 
 /// One layer of so many has attention, unless the configuration says otherwise.
@@ -62,7 +63,7 @@ pub(super) static FAMILY: Family = Family {
     },
     gguf: Some(GgufFamily {
         architecture: "qwen3next",
-        keys: KEYS,
+        keys: &[KEYS, EXPERTS, EXPERT_KEYS],
         spec: |config| {
             let mut spec = gguf_spec(config)?;
             put_gguf_experts(config, &mut spec)?;

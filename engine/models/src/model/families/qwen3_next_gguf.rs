@@ -9,7 +9,7 @@ use super::qwen3_next::{FULL_INTERVAL, Q, QKVZ, spec};
 use super::{StoredTensor, llama_gguf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
-use crate::model::gguf::config::{GgufConfig, PREDICTING};
+use crate::model::gguf::config::{GgufConfig, PREDICTING, ROPE_SECTIONS};
 use crate::model::gguf::experts::{EXPERT_WIDTH, SHARED_WIDTH};
 
 const QKV: &[LayerTensor] = &[
@@ -22,8 +22,6 @@ const QKV: &[LayerTensor] = &[
 const INTERVAL: &str = "full_attention_interval";
 /// Or a list of those that have none.
 const RECURRENT: &str = "attention.recurrent_layers";
-/// Channels of heads that rotate by a token's time, height, width and a fourth place.
-const SECTIONS: &str = "rope.dimension_sections";
 
 const TAPS: &str = "ssm.conv_kernel";
 const V_WIDTH: &str = "ssm.inner_size";
@@ -31,27 +29,21 @@ const K_DIM: &str = "ssm.state_size";
 const V_HEADS: &str = "ssm.time_step_rank";
 const K_HEADS: &str = "ssm.group_count";
 
-/// Of models with experts.
+/// Of all layers but for their experts.
 pub(super) const KEYS: &[&str] = &[
     INTERVAL,
     RECURRENT,
-    SECTIONS,
+    ROPE_SECTIONS,
     PREDICTING,
     TAPS,
     V_WIDTH,
     K_DIM,
     V_HEADS,
     K_HEADS,
-    "expert_count",
-    "expert_used_count",
-    EXPERT_WIDTH,
-    SHARED_WIDTH,
 ];
 
-/// Of models without.
-pub(super) const DENSE_KEYS: &[&str] = &[
-    INTERVAL, RECURRENT, SECTIONS, PREDICTING, TAPS, V_WIDTH, K_DIM, V_HEADS, K_HEADS,
-];
+/// Of experts.
+pub(super) const EXPERT_KEYS: &[&str] = &[EXPERT_WIDTH, SHARED_WIDTH];
 
 /// The layers, with dense MLPs.
 pub(super) fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
@@ -84,11 +76,11 @@ pub(super) fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
 
 /// Text has the same time, height and width everywhere, and 0 in the fourth place.
 fn check_sections(config: &GgufConfig<'_>) -> Result<(), Refusal> {
-    match config.integers(SECTIONS)?.as_deref() {
+    match config.integers(ROPE_SECTIONS)?.as_deref() {
         Some([_, _, _, fourth]) if *fourth != 0 => {
             let supported = "0 in the fourth place";
             Err(Refusal::unsupported(
-                config.name(SECTIONS),
+                config.name(ROPE_SECTIONS),
                 format!("{fourth} in the fourth place"),
                 supported,
             ))

@@ -2,11 +2,11 @@
 
 use ebb_kernels::model::{LayerTensor, QkNorm, Routing, TensorName};
 
-use super::qwen3_vl_text::GGUF_KEYS;
+use super::qwen3_vl_text::IMAGES;
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
-use crate::model::gguf::experts::EXPERT_WIDTH;
+use crate::model::gguf::experts::{EXPERT_WIDTH, EXPERTS};
 use crate::model::hf::config::HfDefaults;
 
 const GATE_UP: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp];
@@ -39,13 +39,7 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor,
     gguf: Some(GgufFamily {
         architecture: "qwen3vlmoe",
-        keys: &[
-            GGUF_KEYS[0],
-            GGUF_KEYS[1],
-            "expert_count",
-            "expert_used_count",
-            EXPERT_WIDTH,
-        ],
+        keys: &[IMAGES, EXPERTS, &[EXPERT_WIDTH]],
         spec: |config| {
             let mut model = config.uniform()?;
             model.qk_norm = QkNorm::PerHead;

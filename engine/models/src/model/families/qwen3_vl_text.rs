@@ -3,11 +3,12 @@
 use ebb_kernels::model::QkNorm;
 
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
+use crate::model::gguf::config::ROPE_SECTIONS;
 use crate::model::hf::config::HfDefaults;
 
 /// What files say of the images that they leave to others: how positions in time and space share
 /// heads, which are the same number for each token of a text, and what images add to some layers.
-pub(super) const GGUF_KEYS: [&str; 2] = ["rope.dimension_sections", "n_deepstack_layers"];
+pub(super) const IMAGES: &[&str] = &[ROPE_SECTIONS, "n_deepstack_layers"];
 
 pub(super) static FAMILY: Family = Family {
     name: "qwen3_vl_text",
@@ -29,7 +30,7 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {
         architecture: "qwen3vl",
-        keys: &GGUF_KEYS,
+        keys: &[IMAGES],
         spec: |config| {
             let mut model = config.uniform()?;
             model.qk_norm = QkNorm::PerHead;

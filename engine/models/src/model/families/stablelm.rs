@@ -41,7 +41,7 @@ pub(super) static FAMILY: Family = Family {
     gguf: Some(GgufFamily {
         architecture: "stablelm",
         // What converters write of the second where the model does not say so is wrong.
-        keys: &[LAYER_NORM_EPS, "use_parallel_residual"],
+        keys: &[&[LAYER_NORM_EPS, "use_parallel_residual"]],
         spec: |config| {
             let mut model = config.uniform_with_part(false)?;
             model.qkv_bias = config.has_tensor("blk.0.attn_q.bias");

@@ -49,7 +49,7 @@ pub(super) static FAMILY: Family = Family {
     },
     gguf: Some(GgufFamily {
         architecture: "starcoder2",
-        keys: &[LAYER_NORM_EPS],
+        keys: &[&[LAYER_NORM_EPS]],
         spec: |config| {
             let mut model = config.uniform()?;
             model.activation = Activation::GeluTanh;

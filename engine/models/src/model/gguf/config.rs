@@ -30,6 +30,9 @@ pub(crate) const LAYER_NORM_EPS: &str = "attention.layer_norm_epsilon";
 /// the tokens that it sees.
 pub(crate) const SHORT_CONV_TAPS: &str = "shortconv.l_cache";
 
+/// The key of the channels of heads that rotate by a token's time, height, width and a fourth place.
+pub(crate) const ROPE_SECTIONS: &str = "rope.dimension_sections";
+
 /// The key of how many of the last layers predict further tokens, and are not used
 /// ([`GgufConfig::leave_out_predicting`]).
 pub(crate) const PREDICTING: &str = "nextn_predict_layers";
@@ -59,8 +62,7 @@ pub(crate) fn read_config(file: &GgufFile) -> Result<GgufModel, Refusal> {
     let (family, names) = family(metadata)?;
     let keys = Keys {
         metadata,
-        prefix: names.architecture,
-        own: names.keys,
+        family: names,
     };
     keys.refuse_unknown()?;
     let config = GgufConfig {
@@ -70,7 +72,7 @@ pub(crate) fn read_config(file: &GgufFile) -> Result<GgufModel, Refusal> {
         notes: RefCell::default(),
     };
     let mut spec = (names.spec)(&config)?;
-    if !names.keys.contains(&WINDOW_PATTERN) {
+    if !names.has_key(WINDOW_PATTERN) {
         put_windows(&mut spec, config.window()?, |_| true);
     }
     Ok(GgufModel {
@@ -301,7 +303,7 @@ impl GgufConfig<'_> {
                 return self.model(&Scaling::Long(factors), rotary_dim, positions);
             }
         } else if let Some(tensor) = has_long_factors(self.file) {
-            let architecture = self.keys.prefix;
+            let architecture = self.keys.family.architecture;
             return Err(Refusal::Contradiction {
                 tensor: tensor.to_owned(),
                 problem: format!("is LongRoPE's, which is not computed for {architecture}"),
@@ -320,14 +322,14 @@ impl GgufConfig<'_> {
     ) -> Result<UniformModel, Refusal> {
         let keys = &self.keys;
         let has_rms_eps = keys.metadata.get(&keys.name(RMS_NORM_EPS)).is_some();
-        let eps = keys.name(match keys.own.contains(&LAYER_NORM_EPS) {
-            true if has_rms_eps && keys.own.contains(&RMS_NORM_EPS) => RMS_NORM_EPS,
+        let eps = keys.name(match self.names.has_key(LAYER_NORM_EPS) {
+            true if has_rms_eps && self.names.has_key(RMS_NORM_EPS) => RMS_NORM_EPS,
             true => LAYER_NORM_EPS,
             false => RMS_NORM_EPS,
         });
         let base = keys.metadata.f32(&keys.name("rope.freq_base"))?;
         let q_heads = self.q_heads()?;
-        let has_layers_without = keys.own.contains(&SHORT_CONV_TAPS);
+        let has_layers_without = self.names.has_key(SHORT_CONV_TAPS);
         let kv_heads = match keys.integers(KV_HEADS)? {
             Some(mut heads) if has_layers_without => {
                 heads.retain(|heads| *heads != 0);
@@ -359,7 +361,7 @@ impl GgufConfig<'_> {
     fn intermediate(&self) -> Result<usize, Refusal> {
         match self.keys.per_layer_size(MLP_WIDTH)? {
             Some(rows) => Ok(rows),
-            None if self.keys.own.contains(&EXPERT_WIDTH) => self.keys.size(EXPERT_WIDTH),
+            None if self.names.has_key(EXPERT_WIDTH) => self.keys.size(EXPERT_WIDTH),
             None => Err(Refusal::Missing(self.keys.name(MLP_WIDTH))),
         }
     }

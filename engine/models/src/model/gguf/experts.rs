@@ -1,11 +1,18 @@
 //! The keys about experts.
 
 use ebb_kernels::model::{
-    ExpertGroups, ExpertsSpec, LayerTensor, RouterScores, Routing, SharedExpert, TensorName,
+    ExpertGroups, ExpertsSpec, LayerTensor, ModelSpec, RouterScores, Routing, SharedExpert,
+    TensorName,
 };
 
 use super::config::GgufConfig;
 use crate::model::error::Refusal;
+use crate::model::experts::put_experts;
+
+/// The keys of how many experts there are, and how many a token goes through.
+pub(crate) const EXPERTS: &[&str] = &[COUNT, CHOSEN];
+const COUNT: &str = "expert_count";
+const CHOSEN: &str = "expert_used_count";
 
 /// The key of how wide experts are. Files of an architecture that has it need not say how wide
 /// dense MLPs would be.
@@ -23,6 +30,13 @@ pub(crate) const GATING: &str = "expert_gating_func";
 /// The key of how many layers, the first ones, have no experts.
 pub(crate) const DENSE_LAYERS: &str = "leading_dense_block_count";
 
+/// The keys of [`GgufConfig::sigmoid_routing`].
+pub(crate) const SIGMOID_ROUTING: &[&str] = &[GATING, GROUPS, GROUPS_CHOSEN, RENORMALISED, SCALE];
+const GROUPS: &str = "expert_group_count";
+const GROUPS_CHOSEN: &str = "expert_group_used_count";
+const RENORMALISED: &str = "expert_weights_norm";
+const SCALE: &str = "expert_weights_scale";
+
 /// What [`GATING`] calls the sigmoid.
 const SIGMOID: usize = 2;
 
@@ -39,9 +53,23 @@ impl GgufConfig<'_> {
                 _ => return Err(Refusal::MissingTensor(gate)),
             },
         };
-        let experts = self.keys.size("expert_count")?;
-        let per_token = self.keys.size("expert_used_count")?;
+        let experts = self.keys.size(COUNT)?;
+        let per_token = self.keys.size(CHOSEN)?;
         Ok(ExpertsSpec::plain(experts, per_token, width, routing))
+    }
+
+    /// Puts experts into all layers but the first `dense`: chosen by sigmoids
+    /// ([`Self::sigmoid_routing`]), beside `shared` ones unless the file says otherwise.
+    pub(crate) fn put_sigmoid_experts(
+        &self,
+        spec: &mut ModelSpec,
+        dense: usize,
+        shared: usize,
+    ) -> Result<(), Refusal> {
+        let mut experts = self.experts(dense, self.sigmoid_routing(dense)?)?;
+        experts.shared = self.shared_experts(shared, experts.intermediate)?;
+        put_experts(spec, &experts, |layer| layer >= dense);
+        Ok(())
     }
 
     /// Weights that are sigmoids, with groups where there are several, and a correction for the
@@ -49,17 +77,17 @@ impl GgufConfig<'_> {
     pub(crate) fn sigmoid_routing(&self, layer: usize) -> Result<Routing, Refusal> {
         self.refuse_other(GATING, SIGMOID)?;
         let groups = ExpertGroups {
-            groups: self.size("expert_group_count")?.unwrap_or(1),
-            chosen: self.size("expert_group_used_count")?.unwrap_or(1),
+            groups: self.size(GROUPS)?.unwrap_or(1),
+            chosen: self.size(GROUPS_CHOSEN)?.unwrap_or(1),
         };
         // 0 stands for none.
-        let scale = self.number("expert_weights_scale")?;
+        let scale = self.number(SCALE)?;
         let scale = scale.filter(|scale| *scale != 0.0);
         Ok(Routing {
             scores: RouterScores::Sigmoid,
             correction: self.has_correction(layer),
             groups: (groups.groups > 1).then_some(groups),
-            renormalised: self.bool("expert_weights_norm")?.unwrap_or(true),
+            renormalised: self.bool(RENORMALISED)?.unwrap_or(true),
             scale: scale.unwrap_or(1.0),
         })
     }

@@ -3,6 +3,7 @@
 use super::metadata::{GgufMetadata, required};
 use super::value::GgufValue;
 use crate::model::error::Refusal;
+use crate::model::families::GgufFamily;
 
 /// Keys under the architecture's name that are read.
 const READ: [&str; 21] = [
@@ -41,23 +42,23 @@ const NEUTRAL: [(&str, f32); 4] = [
 /// The keys under the architecture's name.
 pub(super) struct Keys<'a> {
     pub(super) metadata: &'a GgufMetadata,
-    pub(super) prefix: &'static str,
-    /// Keys that this architecture alone has.
-    pub(super) own: &'static [&'static str],
+    pub(super) family: &'static GgufFamily,
 }
 
 impl Keys<'_> {
     pub(super) fn name(&self, key: &str) -> String {
-        format!("{}.{key}", self.prefix)
+        format!("{}.{key}", self.family.architecture)
     }
 
     pub(super) fn refuse_unknown(&self) -> Result<(), Refusal> {
         let ours = self.metadata.keys().filter_map(|name| {
-            let key = name.strip_prefix(self.prefix)?.strip_prefix('.')?;
+            let key = name
+                .strip_prefix(self.family.architecture)?
+                .strip_prefix('.')?;
             Some((name, key))
         });
         for (name, key) in ours {
-            if READ.contains(&key) || SILENT.contains(&key) || self.own.contains(&key) {
+            if READ.contains(&key) || SILENT.contains(&key) || self.family.has_key(key) {
                 continue;
             }
             match NEUTRAL.iter().find(|(neutral, _)| *neutral == key) {
@@ -87,7 +88,7 @@ impl Keys<'_> {
     /// that has the key among its own it is the first layer's: it reads the others itself.
     pub(super) fn per_layer_size(&self, key: &str) -> Result<Option<usize>, Refusal> {
         match self.integers(key)? {
-            Some(sizes) if self.own.contains(&key) => {
+            Some(sizes) if self.family.has_key(key) => {
                 self.same_size(key, &sizes[..sizes.len().min(1)])
             }
             Some(sizes) => self.same_size(key, &sizes),

@@ -149,7 +149,7 @@ fn yarn(keys: &Keys<'_>, factor: f64, original_positions: f64) -> Result<Yarn, R
         }
     };
     let mut yarn = Yarn::new(factor, original_positions);
-    yarn.truncate = !NOT_TRUNCATED.contains(&keys.prefix);
+    yarn.truncate = !NOT_TRUNCATED.contains(&keys.family.architecture);
     if let Some(fast) = above_0(BETA_FAST)? {
         yarn.beta_fast = fast;
     }

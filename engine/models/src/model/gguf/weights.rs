@@ -179,7 +179,7 @@ impl Table<'_> {
             .strip_prefix("blk.")
             .and_then(|name| name.split('.').next());
         let layer = layer.and_then(|layer| layer.parse::<usize>().ok());
-        let can_be = self.family.keys.contains(&PREDICTING);
+        let can_be = self.family.has_key(PREDICTING);
         can_be && layer.is_some_and(|layer| layer >= self.spec.layers.len())
     }
 }
