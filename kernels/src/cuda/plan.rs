@@ -79,9 +79,9 @@ pub(super) struct Spread {
     pub(super) units: usize,
     /// Fewest blocks of a unit.
     pub(super) blocks: usize,
-    /// Whether the CTA that comes last merges a sequence's units. Each costs it what a quarter of a
-    /// block costs its own (H100, heads of 256 channels), so there are no more than twice the root
-    /// of the blocks.
+    /// Whether the CTA that ends last merges a sequence's units. To merge one takes about a quarter
+    /// of the time of a block (H100, heads of 256 channels), so a sequence of `n` blocks is cut into
+    /// no more than `2 sqrt(n)` units.
     pub(super) last_merges: bool,
 }
 
@@ -615,6 +615,26 @@ mod tests {
                 assert!(is_cut(blocks, spread + 1) || !is_cut(blocks, spread));
             }
         }
+    }
+
+    #[test]
+    fn a_sequence_is_spread_as_finely_as_is_worth_it() {
+        let units = |blocks, spread| SplitRule::default().cut_to_spread(blocks, spread).0;
+        let spread = Spread {
+            units: 49,
+            blocks: 1,
+            last_merges: true,
+        };
+        // 1,152 and 4,096 tokens, and no more than a rule allows.
+        assert_eq!([2, 9, 32].map(|blocks| units(blocks, spread)), [2, 6, 10]);
+        assert_eq!(units(1024, spread), 32);
+        assert_eq!(units(9, spread.among(16)), 3);
+        let of_threes = Spread {
+            blocks: 3,
+            last_merges: false,
+            ..spread
+        };
+        assert_eq!([9, 32].map(|blocks| units(blocks, of_threes)), [3, 10]);
     }
 
     #[test]

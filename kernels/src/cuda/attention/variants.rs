@@ -84,7 +84,8 @@ impl DecodeVariant {
         }
     }
 
-    /// Blocks that the ring of a CTA holds, or is worth filling with.
+    /// Fewest blocks of a unit that is cut so that all are under way at once: as many as the ring of
+    /// a CTA holds, or fewer where that holds many.
     pub(super) fn blocks_in_ring(&self) -> usize {
         match self.way {
             DecodeWay::Ring { warps } => {
