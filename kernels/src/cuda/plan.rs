@@ -80,8 +80,8 @@ pub(super) struct Spread {
     /// Fewest blocks of a unit.
     pub(super) blocks: usize,
     /// Whether the CTA that ends last merges a sequence's units. To merge one takes about a quarter
-    /// of the time of a block (H100, heads of 256 channels), so a sequence of `n` blocks is cut into
-    /// no more than `2 sqrt(n)` units.
+    /// of the time of a block (H100, heads of 256 channels), so a sequence of `n` blocks is cut
+    /// into no more than `2 sqrt(n)` units.
     pub(super) last_merges: bool,
 }
 

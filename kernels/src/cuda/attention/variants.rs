@@ -84,8 +84,8 @@ impl DecodeVariant {
         }
     }
 
-    /// Fewest blocks of a unit that is cut so that all are under way at once: as many as the ring of
-    /// a CTA holds, or fewer where that holds many.
+    /// Fewest blocks of a unit that is cut so that all are under way at once: as many as the ring
+    /// of a CTA holds, or fewer where that holds many.
     pub(super) fn blocks_in_ring(&self) -> usize {
         match self.way {
             DecodeWay::Ring { warps } => {

@@ -30,7 +30,8 @@ pub(crate) const LAYER_NORM_EPS: &str = "attention.layer_norm_epsilon";
 /// the tokens that it sees.
 pub(crate) const SHORT_CONV_TAPS: &str = "shortconv.l_cache";
 
-/// The key of the channels of heads that rotate by a token's time, height, width and a fourth place.
+/// The key of the channels of heads that rotate by a token's time, height, width and a fourth
+/// place.
 pub(crate) const ROPE_SECTIONS: &str = "rope.dimension_sections";
 
 /// The key of how many of the last layers predict further tokens, and are not used
