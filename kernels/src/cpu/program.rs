@@ -7,7 +7,7 @@ use crate::model::{
 };
 
 /// What this backend computes beyond a plain layer.
-pub(super) const FEATURES: [Feature; 37] = [
+pub(super) const FEATURES: [Feature; 38] = [
     Feature::NoRope,
     Feature::PartialRope,
     Feature::Scale,
@@ -44,6 +44,7 @@ pub(super) const FEATURES: [Feature; 37] = [
     Feature::OutputGate,
     Feature::GatedDelta,
     Feature::DoubledDelta,
+    Feature::Mamba2,
     Feature::ShortConv,
 ];
 

@@ -7,7 +7,7 @@ use super::shared::SharedSlice;
 use super::simd::{Isa, Kernel, Simd};
 use super::threads::{Pool, TaskPanic};
 use crate::backend::{BackendError, SeqRows, StateCopy, StepInput};
-use crate::model::{GatedDeltaSpec, ModelSpec, RecurrentSpec, ShortConvSpec, TAPS_MAX};
+use crate::model::{GatedDeltaSpec, Mamba2Spec, ModelSpec, RecurrentSpec, TAPS_MAX};
 
 /// What is added to the sum of squares where queries and keys of the delta rule are normalised.
 const DELTA_EPS: f32 = 1e-6;
@@ -94,11 +94,15 @@ pub(super) struct RecurrentWeights {
     /// `[taps][channels]`.
     pub(super) conv: Vec<f32>,
     pub(super) conv_bias: Option<Vec<f32>>,
-    /// `-exp(decay)` of each value head of the delta rule; empty without, as are the following.
+    /// `-exp(decay)` of each value head of the delta rule, or head of Mamba-2; empty without, as
+    /// are the following.
     pub(super) decay: Vec<f32>,
+    /// Likewise; of Mamba-2 that of time steps.
     pub(super) decay_bias: Vec<f32>,
-    /// `[v_dim]`.
+    /// `[v_dim]`, or of all heads' channels.
     pub(super) norm: Vec<f32>,
+    /// Of each head of Mamba-2.
+    pub(super) skip: Vec<f32>,
 }
 
 /// A recurrence over a step's rows.
@@ -143,22 +147,54 @@ impl Recurrence<'_> {
                 output: (output, out_width),
             });
         })?;
-        let RecurrentSpec::GatedDelta(delta) = self.spec else {
-            return Ok(());
-        };
         let matrices = (taps - 1) * channels;
-        pool.run(seqs.len() * delta.v_heads, |task, _| {
-            isa.run(DeltaHead {
-                layer: self,
-                delta,
-                rows: seqs[task / delta.v_heads],
-                head: task % delta.v_heads,
-                state: states[task / delta.v_heads],
-                matrices,
-                input: (input, in_width),
-                output: (output, out_width),
-            });
-        })
+        match self.spec {
+            RecurrentSpec::ShortConv(_) => Ok(()),
+            RecurrentSpec::GatedDelta(delta) => pool.run(seqs.len() * delta.v_heads, |task, _| {
+                isa.run(DeltaHead {
+                    layer: self,
+                    delta,
+                    rows: seqs[task / delta.v_heads],
+                    head: task % delta.v_heads,
+                    state: states[task / delta.v_heads],
+                    matrices,
+                    input: (input, in_width),
+                    output: (output, out_width),
+                });
+            }),
+            RecurrentSpec::Mamba2(mamba) => {
+                pool.run(seqs.len() * mamba.heads, |task, _| {
+                    isa.run(MambaHead {
+                        layer: self,
+                        mamba,
+                        rows: seqs[task / mamba.heads],
+                        head: task % mamba.heads,
+                        state: states[task / mamba.heads],
+                        matrices,
+                        input: (input, in_width),
+                        output: (output, out_width),
+                    });
+                })?;
+                let rows = seqs.iter().map(|seq| seq.rows as usize).sum();
+                for_rows(pool, rows, out_width, |first, end| {
+                    for row in first..end {
+                        let z = row * in_width + mamba.conv_width();
+                        // SAFETY: ranges of rows are disjoint.
+                        let (z, output) = unsafe {
+                            let output = output.slice(row * out_width, out_width);
+                            (input.slice(z, out_width), output)
+                        };
+                        let weight = &self.weights.norm;
+                        isa.run(MambaOut {
+                            mamba,
+                            weight,
+                            z,
+                            output,
+                        });
+                    }
+                })
+            }
+        }
     }
 }
 
@@ -204,7 +240,9 @@ impl Kernel for Conv<'_> {
             let part = |at: usize| unsafe { self.input.0.slice(row * self.input.1 + at, width) };
             let own = &mut before[taps - 1][..width];
             match layer.spec {
-                RecurrentSpec::GatedDelta(_) => own.copy_from_slice(part(first)),
+                RecurrentSpec::GatedDelta(_) | RecurrentSpec::Mamba2(_) => {
+                    own.copy_from_slice(part(first));
+                }
                 RecurrentSpec::ShortConv(_) => {
                     let (b, x) = (part(first), part(2 * hidden + first));
                     own.iter_mut()
@@ -225,11 +263,11 @@ impl Kernel for Conv<'_> {
                 }
             }
             match layer.spec {
-                RecurrentSpec::GatedDelta(_) => {
+                RecurrentSpec::GatedDelta(_) | RecurrentSpec::Mamba2(_) => {
                     math::map(s, &math::Silu, sums);
                     part(first).copy_from_slice(sums);
                 }
-                RecurrentSpec::ShortConv(ShortConvSpec { .. }) => {
+                RecurrentSpec::ShortConv(_) => {
                     // SAFETY: as above.
                     let output = unsafe { self.output.0.slice(row * self.output.1 + first, width) };
                     let opened = output.iter_mut().zip(sums).zip(part(hidden + first));
@@ -321,6 +359,96 @@ impl Kernel for DeltaHead<'_> {
             math::map(s, &math::Silu, &mut change);
             let opened = output.iter_mut().zip(&weights.norm).zip(&change);
             opened.for_each(|((o, w), z)| *o = *o * scale * w * z);
+        }
+    }
+}
+
+/// One head of Mamba-2 of a sequence.
+struct MambaHead<'a> {
+    layer: &'a Recurrence<'a>,
+    mamba: Mamba2Spec,
+    rows: SeqRows,
+    head: usize,
+    state: SharedSlice<'a, f32>,
+    /// Where the matrices begin in the state.
+    matrices: usize,
+    input: (SharedSlice<'a, f32>, usize),
+    output: (SharedSlice<'a, f32>, usize),
+}
+
+impl Kernel for MambaHead<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let Self { mamba, head, .. } = self;
+        let (state_dim, head_dim) = (mamba.state_dim, mamba.head_dim);
+        let group = head / (mamba.heads / mamba.groups) * state_dim;
+        let (width, group_width) = (mamba.width(), mamba.group_width());
+        let weights = self.layer.weights;
+        let [least, most] = mamba.time_steps;
+        // SAFETY: a task has a matrix of its own.
+        let state = unsafe {
+            let first = self.matrices + head * state_dim * head_dim;
+            self.state.slice(first, state_dim * head_dim)
+        };
+        let mut written = vec![0.0; head_dim];
+        let first = self.rows.first_row as usize;
+        for row in first..first + self.rows.rows as usize {
+            // SAFETY: nobody writes the input any more.
+            let input = |at, len| unsafe { &*self.input.0.slice(row * self.input.1 + at, len) };
+            let x = input(head * head_dim, head_dim);
+            let b = input(width + group, state_dim);
+            let c = input(width + group_width + group, state_dim);
+            let time = input(mamba.conv_width() + width + head, 1)[0];
+            let time = math::softplus(time + weights.decay_bias[head]).clamp(least, most);
+            let decay = (weights.decay[head] * time).exp();
+            written.iter_mut().zip(x).for_each(|(w, x)| *w = time * x);
+            // SAFETY: a task has rows and a head of its own.
+            let output = unsafe {
+                let first = row * self.output.1 + head * head_dim;
+                self.output.0.slice(first, head_dim)
+            };
+            let skip = weights.skip[head];
+            output.iter_mut().zip(x).for_each(|(o, x)| *o = skip * x);
+            for ((line, b), c) in state.chunks_exact_mut(head_dim).zip(b).zip(c) {
+                for ((state, written), sum) in line.iter_mut().zip(&written).zip(&mut *output) {
+                    *state = decay * *state + b * written;
+                    *sum += *state * c;
+                }
+            }
+        }
+    }
+}
+
+/// Opens a row of what all heads of Mamba-2 put out, and normalises it.
+struct MambaOut<'a> {
+    mamba: Mamba2Spec,
+    weight: &'a [f32],
+    z: &'a mut [f32],
+    output: &'a mut [f32],
+}
+
+impl Kernel for MambaOut<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        math::map(s, &math::Silu, self.z);
+        self.output
+            .iter_mut()
+            .zip(self.z)
+            .for_each(|(o, z)| *o *= *z);
+        let Some(parts) = self.mamba.norm_parts else {
+            return;
+        };
+        let len = self.output.len() / parts;
+        let outputs = self.output.chunks_exact_mut(len);
+        for (output, weight) in outputs.zip(self.weight.chunks_exact(len)) {
+            let mean = math::sum_of_squares(s, output) / len as f32;
+            let scale = 1.0 / (mean + self.mamba.norm_eps).sqrt();
+            let normed = output.iter_mut().zip(weight);
+            normed.for_each(|(o, w)| *o = *o * scale * w);
         }
     }
 }

@@ -84,6 +84,8 @@ pub enum Feature {
     GatedDelta,
     /// [`GatedDeltaSpec::doubled`](super::GatedDeltaSpec::doubled).
     DoubledDelta,
+    /// [`RecurrentSpec::Mamba2`].
+    Mamba2,
     /// [`RecurrentSpec::ShortConv`].
     ShortConv,
 }
@@ -173,6 +175,7 @@ impl fmt::Display for Feature {
             Self::DoubledDelta => {
                 "linear attention whose strengths are doubled (linear_allow_neg_eigval)"
             }
+            Self::Mamba2 => "Mamba-2 layers",
             Self::ShortConv => "short convolutions",
         })
     }
@@ -261,6 +264,7 @@ impl ModelSpec {
                 (Feature::GatedDelta, true),
                 (Feature::DoubledDelta, delta.doubled),
             ]),
+            Mixer::Recurrent(RecurrentSpec::Mamba2(_)) => vec![Feature::Mamba2],
             Mixer::Recurrent(RecurrentSpec::ShortConv(_)) => vec![Feature::ShortConv],
         };
         let norms = [*mixer_norm, *mlp_norm];

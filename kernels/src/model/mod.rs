@@ -37,7 +37,7 @@ pub use random::RandomWeights;
 #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
 pub(crate) use random::Uniform;
 pub(crate) use recurrent::TAPS_MAX;
-pub use recurrent::{GatedDeltaSpec, RecurrentSpec, ShortConvSpec};
+pub use recurrent::{GatedDeltaSpec, Mamba2Spec, RecurrentSpec, ShortConvSpec};
 pub use rope::{LongRope, Rope};
 pub use rotated::{Rotated, RotatedError};
 pub use spec::{

@@ -92,6 +92,10 @@ impl LinearName {
             Self::Qkv(layer) => of(layer, &[L::Q, L::K, L::V]),
             Self::Recurrent(layer) => match spec.layers[layer].recurrent() {
                 Some(RecurrentSpec::ShortConv(_)) => of(layer, &[L::ConvIn]),
+                Some(RecurrentSpec::Mamba2(_)) => {
+                    let all = [L::MambaX, L::MambaB, L::MambaC, L::MambaZ, L::MambaDt];
+                    of(layer, &all)
+                }
                 _ => {
                     let all = [
                         L::DeltaQ,
@@ -108,6 +112,7 @@ impl LinearName {
             Self::O(layer) => match spec.layers[layer].recurrent() {
                 None => of(layer, &[L::O]),
                 Some(RecurrentSpec::GatedDelta(_)) => of(layer, &[L::DeltaOut]),
+                Some(RecurrentSpec::Mamba2(_)) => of(layer, &[L::MambaOut]),
                 Some(RecurrentSpec::ShortConv(_)) => of(layer, &[L::ConvOut]),
             },
             Self::GateUp(layer) if is_shared(layer) => of(layer, &[L::SharedGate, L::SharedUp]),

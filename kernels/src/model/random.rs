@@ -29,9 +29,7 @@ impl Uniform {
             ([_, inputs], TensorName::Embedding | TensorName::LmHead) => {
                 ((3.0 / *inputs as f32).sqrt(), 0.0)
             }
-            (_, TensorName::Layer(_, LayerTensor::DeltaNorm | LayerTensor::ExpertScale)) => {
-                (0.1, 1.0)
-            }
+            (_, TensorName::Layer(_, tensor)) if tensor.is_about_one() => (0.1, 1.0),
             // As in models: further from 0, xIELU jumps there, and roundings show.
             (_, TensorName::Layer(_, LayerTensor::XieluEps)) => (0.0, -1e-6),
             _ if name.is_norm() && !spec.norms.from_one => (0.1, 1.0),

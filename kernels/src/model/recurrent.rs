@@ -57,6 +57,100 @@ impl GatedDeltaSpec {
     }
 }
 
+/// Mamba-2 (Dao and Gu 2024, "Transformers are SSMs", section 7), as in Granite 4 and Nemotron-H.
+///
+/// `x`, `B` and `C` go through a causal convolution over the last few tokens, each channel by
+/// itself, and SiLU. Each head has a state `S` of `[state_dim][head_dim]` and, at each token, a
+/// time step `t`; heads of a group share `B` and `C`:
+///
+/// ```text
+/// t = clamp(softplus(dt + dt_bias))
+/// S = exp(-exp(decay) t) S + B (t x)ᵀ                o = Sᵀ C + skip x
+/// ```
+///
+/// What comes out is multiplied by `silu(z)` and then, if there is a norm, RMS-normalised over
+/// equal parts of all its channels.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Mamba2Spec {
+    /// Heads of `x`, a multiple of `groups`.
+    pub heads: usize,
+    /// Channels of a head.
+    pub head_dim: usize,
+    /// Groups of heads, neighbours, that share `B` and `C`.
+    pub groups: usize,
+    /// Channels of `B` and of `C`.
+    pub state_dim: usize,
+    /// Tokens that the convolution sees, the own one included.
+    pub taps: usize,
+    /// The convolution has a bias.
+    pub conv_bias: bool,
+    /// Parts of all heads' channels that are normalised, each by itself; none without a norm.
+    pub norm_parts: Option<usize>,
+    /// Added to the mean square in that norm.
+    pub norm_eps: f32,
+    /// Least and largest time step.
+    pub time_steps: [f32; 2],
+}
+
+impl Mamba2Spec {
+    /// Channels of all heads.
+    pub fn width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Channels of all groups' `B`, or of their `C`.
+    pub fn group_width(&self) -> usize {
+        self.groups * self.state_dim
+    }
+
+    /// Channels that are convolved: `x`, `B` and `C`.
+    pub fn conv_width(&self) -> usize {
+        self.width() + 2 * self.group_width()
+    }
+
+    /// Values of a token that the recurrence reads: `[x | B | C | z | dt]`.
+    pub fn in_width(&self) -> usize {
+        self.conv_width() + self.width() + self.heads
+    }
+
+    fn validate(&self) -> Result<(), SpecError> {
+        for (name, size) in [
+            ("Mamba-2 heads", self.heads),
+            ("channels of Mamba-2 heads", self.head_dim),
+            ("Mamba-2 groups", self.groups),
+            ("state channels of Mamba-2", self.state_dim),
+        ] {
+            dimension(name, size)?;
+        }
+        // None of these overflows: each is less than 2^24.
+        for (name, size) in [
+            ("all channels of Mamba-2 heads", self.width()),
+            ("all state channels of Mamba-2", self.group_width()),
+            ("a state of Mamba-2", self.state_dim * self.head_dim),
+        ] {
+            dimension(name, size)?;
+        }
+        if !self.heads.is_multiple_of(self.groups) {
+            let (heads, groups) = (self.heads, self.groups);
+            return Err(SpecError::Mamba2Groups { heads, groups });
+        }
+        if let Some(parts) = self.norm_parts
+            && (parts == 0 || !self.width().is_multiple_of(parts))
+        {
+            let width = self.width();
+            return Err(SpecError::Mamba2Norm { width, parts });
+        }
+        if !is_sound(self.norm_eps) {
+            return Err(SpecError::NotFinite("norm_eps of Mamba-2"));
+        }
+        let [least, most] = self.time_steps;
+        match is_sound(least) && least <= most {
+            true => Ok(()),
+            false => Err(SpecError::NotFinite("the least time step of Mamba-2")),
+        }
+    }
+}
+
 /// A gated short convolution, as in LFM2: `C ⊙ conv(B ⊙ x)`, where the convolution is causal, over
 /// the last few tokens, each channel by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +166,8 @@ pub struct ShortConvSpec {
 pub enum RecurrentSpec {
     /// The gated delta rule.
     GatedDelta(GatedDeltaSpec),
+    /// Mamba-2.
+    Mamba2(Mamba2Spec),
     /// A gated short convolution of as many channels as the residual stream has.
     ShortConv(ShortConvSpec),
 }
@@ -81,6 +177,7 @@ impl RecurrentSpec {
     pub fn in_width(&self, hidden: usize) -> usize {
         match self {
             Self::GatedDelta(delta) => delta.in_width(),
+            Self::Mamba2(mamba) => mamba.in_width(),
             Self::ShortConv(_) => 3 * hidden,
         }
     }
@@ -89,6 +186,7 @@ impl RecurrentSpec {
     pub fn out_width(&self, hidden: usize) -> usize {
         match self {
             Self::GatedDelta(delta) => delta.v_width(),
+            Self::Mamba2(mamba) => mamba.width(),
             Self::ShortConv(_) => hidden,
         }
     }
@@ -97,16 +195,19 @@ impl RecurrentSpec {
     pub fn conv(&self, hidden: usize) -> (usize, usize) {
         match self {
             Self::GatedDelta(delta) => (delta.conv_width(), delta.taps),
+            Self::Mamba2(mamba) => (mamba.conv_width(), mamba.taps),
             Self::ShortConv(conv) => (hidden, conv.taps),
         }
     }
 
     /// Floats of a sequence's state: `[taps - 1][channels]` of what was convolved, oldest token
-    /// first, then `[v_heads][k_dim][v_dim]` of the delta rule.
+    /// first, then `[v_heads][k_dim][v_dim]` of the delta rule or `[heads][state_dim][head_dim]` of
+    /// Mamba-2.
     pub fn state_floats(&self, hidden: usize) -> usize {
         let (channels, taps) = self.conv(hidden);
         let matrices = match self {
             Self::GatedDelta(delta) => delta.v_heads * delta.k_dim * delta.v_dim,
+            Self::Mamba2(mamba) => mamba.heads * mamba.state_dim * mamba.head_dim,
             Self::ShortConv(_) => 0,
         };
         (taps - 1) * channels + matrices
@@ -141,6 +242,10 @@ impl RecurrentSpec {
                     dimension(name, width)?;
                 }
                 delta.taps
+            }
+            Self::Mamba2(mamba) => {
+                mamba.validate()?;
+                mamba.taps
             }
             Self::ShortConv(conv) => conv.taps,
         };

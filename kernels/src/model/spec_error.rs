@@ -33,6 +33,22 @@ pub enum SpecError {
         /// Value heads.
         v_heads: usize,
     },
+    /// Heads of Mamba-2 do not divide among the groups.
+    #[error("{heads} heads of Mamba-2 cannot share the B and C of {groups} groups evenly")]
+    Mamba2Groups {
+        /// Heads.
+        heads: usize,
+        /// Groups.
+        groups: usize,
+    },
+    /// Channels of Mamba-2 do not divide among the parts of its norm.
+    #[error("{width} channels of Mamba-2 cannot be normalised in {parts} equal parts")]
+    Mamba2Norm {
+        /// Channels of all heads.
+        width: usize,
+        /// Parts.
+        parts: usize,
+    },
     /// A convolution sees too few tokens or too many.
     #[error("a convolution over {0} tokens is not supported, only over 2 to 8")]
     Taps(usize),

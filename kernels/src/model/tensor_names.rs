@@ -84,6 +84,30 @@ pub enum LayerTensor {
     DeltaNorm,
     /// `[hidden][v_heads * v_dim]`.
     DeltaOut,
+    /// `[heads * head_dim][hidden]`, only with Mamba-2, as are the following.
+    MambaX,
+    /// `[groups * state_dim][hidden]`: what a token is written by.
+    MambaB,
+    /// `[groups * state_dim][hidden]`: what a token reads by.
+    MambaC,
+    /// `[heads * head_dim][hidden]`: opens what comes out.
+    MambaZ,
+    /// `[heads][hidden]`: time steps.
+    MambaDt,
+    /// `[heads * head_dim + 2 * groups * state_dim][taps]`: of `x`, `B` and `C`.
+    MambaConv,
+    /// `[heads * head_dim + 2 * groups * state_dim]`, only with a bias of the convolution.
+    MambaConvBias,
+    /// `[2][heads]`: rounded, and what that leaves.
+    MambaDecay,
+    /// `[2][heads]`: rounded, and what that leaves.
+    MambaDtBias,
+    /// `[heads]`: how much of `x` is added to what comes out.
+    MambaSkip,
+    /// `[heads * head_dim]`, only with a norm.
+    MambaNorm,
+    /// `[hidden][heads * head_dim]`.
+    MambaOut,
     /// `[3 * hidden][hidden]`, only with a short convolution, as are the following: `B`, `C`, `x`.
     ConvIn,
     /// `[3 * hidden]`, only with biases.
@@ -271,6 +295,11 @@ impl TensorName {
             Some(RecurrentSpec::GatedDelta(_)) => {
                 &[L::DeltaConv, L::DeltaDecay, L::DeltaDecayBias, L::DeltaNorm]
             }
+            Some(RecurrentSpec::Mamba2(_)) => {
+                let all = LayerTensor::all_of_mixer(&spec.layers[layer].mixer);
+                let beside = all.into_iter().filter(|tensor| !tensor.is_linear());
+                return beside.map(|tensor| Self::Layer(layer, tensor)).collect();
+            }
             Some(RecurrentSpec::ShortConv(conv)) if conv.bias => &[L::Conv, L::ConvBias],
             Some(RecurrentSpec::ShortConv(_)) => &[L::Conv],
         };
@@ -333,6 +362,12 @@ impl LayerTensor {
                 | L::DeltaB
                 | L::DeltaA
                 | L::DeltaOut
+                | L::MambaX
+                | L::MambaB
+                | L::MambaC
+                | L::MambaZ
+                | L::MambaDt
+                | L::MambaOut
                 | L::ConvIn
                 | L::ConvOut
                 | L::Gate
@@ -346,6 +381,15 @@ impl LayerTensor {
                 | L::SharedDown
                 | L::InputGate
                 | L::InputOut
+        )
+    }
+
+    /// Whether its values are about 1 in any model, whatever norms count from.
+    pub(super) fn is_about_one(self) -> bool {
+        use LayerTensor as L;
+        matches!(
+            self,
+            L::DeltaNorm | L::MambaNorm | L::MambaSkip | L::ExpertScale
         )
     }
 
@@ -411,6 +455,10 @@ impl LayerTensor {
             }
             _ => (0, 0, 0, 0),
         };
+        let (heads, width, group_width) = match layer.recurrent() {
+            Some(RecurrentSpec::Mamba2(mamba)) => (mamba.heads, mamba.width(), mamba.group_width()),
+            _ => (0, 0, 0),
+        };
         let taps = layer.recurrent().map_or(0, |spec| spec.conv(hidden).1);
         Some(match self {
             Self::Q | Self::OutputGate => vec![q, hidden],
@@ -429,6 +477,15 @@ impl LayerTensor {
             Self::DeltaDecay | Self::DeltaDecayBias => vec![2, v_heads],
             Self::DeltaNorm => vec![v_dim],
             Self::DeltaOut => vec![hidden, v_width],
+            Self::MambaX | Self::MambaZ => vec![width, hidden],
+            Self::MambaB | Self::MambaC => vec![group_width, hidden],
+            Self::MambaDt => vec![heads, hidden],
+            Self::MambaConv => vec![width + 2 * group_width, taps],
+            Self::MambaConvBias => vec![width + 2 * group_width],
+            Self::MambaDecay | Self::MambaDtBias => vec![2, heads],
+            Self::MambaSkip => vec![heads],
+            Self::MambaNorm => vec![width],
+            Self::MambaOut => vec![hidden, width],
             Self::ConvIn => vec![3 * hidden, hidden],
             Self::ConvInBias => vec![3 * hidden],
             Self::Conv => vec![hidden, taps],
@@ -536,6 +593,24 @@ impl LayerTensor {
                 Self::DeltaNorm,
                 Self::DeltaOut,
             ],
+            RecurrentSpec::Mamba2(mamba) => {
+                let tensors = [
+                    (Self::MambaX, true),
+                    (Self::MambaB, true),
+                    (Self::MambaC, true),
+                    (Self::MambaZ, true),
+                    (Self::MambaDt, true),
+                    (Self::MambaConv, true),
+                    (Self::MambaConvBias, mamba.conv_bias),
+                    (Self::MambaDecay, true),
+                    (Self::MambaDtBias, true),
+                    (Self::MambaSkip, true),
+                    (Self::MambaNorm, mamba.norm_parts.is_some()),
+                    (Self::MambaOut, true),
+                ];
+                let present = tensors.into_iter().filter(|(_, is_present)| *is_present);
+                present.map(|(tensor, _)| tensor).collect()
+            }
             RecurrentSpec::ShortConv(_) if spec.has_bias() => vec![
                 Self::ConvIn,
                 Self::ConvInBias,

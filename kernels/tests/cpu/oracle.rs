@@ -1,9 +1,9 @@
 //! The backend against the f64 oracle, over every option of the model family.
 
 use ebb_kernels::model::{
-    Activation, ExpertActivation, ExpertGroups, ExpertsSpec, LongRope, Mixer, Mlp, ModelSpec,
-    NormKind, NormPlace, PerLayerInputs, PlainMlp, QkNorm, QueryGrowth, RecurrentSpec, Rope,
-    RouterNorm, RouterScores, Routing, SharedExpert, ShortConvSpec,
+    Activation, ExpertActivation, ExpertGroups, ExpertsSpec, LongRope, Mamba2Spec, Mixer, Mlp,
+    ModelSpec, NormKind, NormPlace, PerLayerInputs, PlainMlp, QkNorm, QueryGrowth, RecurrentSpec,
+    Rope, RouterNorm, RouterScores, Routing, SharedExpert, ShortConvSpec,
 };
 
 use crate::common::oracle::Oracle;
@@ -104,6 +104,60 @@ fn recurrences_between_gated_attention() {
         },
         ..Family::LLAMA
     });
+}
+
+#[test]
+fn mamba_2_beside_attention() {
+    check(Family {
+        layers: |spec| put_mamba_2(spec, MAMBA_2),
+        ..Family::LLAMA
+    });
+    check(Family {
+        layers: |spec| {
+            let mamba = Mamba2Spec {
+                heads: 4,
+                groups: 1,
+                taps: 2,
+                conv_bias: false,
+                norm_parts: Some(1),
+                time_steps: [0.6, 0.75],
+                ..MAMBA_2
+            };
+            put_mamba_2(spec, mamba);
+            spec.norms.from_one = true;
+        },
+        ..Family::LLAMA
+    });
+    check(Family {
+        layers: |spec| {
+            let mamba = Mamba2Spec {
+                norm_parts: None,
+                ..MAMBA_2
+            };
+            put_mamba_2(spec, mamba);
+        },
+        ..Family::LLAMA
+    });
+}
+
+/// Two groups of three heads.
+const MAMBA_2: Mamba2Spec = Mamba2Spec {
+    heads: 6,
+    head_dim: 20,
+    groups: 2,
+    state_dim: 12,
+    taps: 4,
+    conv_bias: true,
+    norm_parts: Some(2),
+    norm_eps: 1e-3,
+    time_steps: [0.0, f32::INFINITY],
+};
+
+/// In the first layer and the last.
+fn put_mamba_2(spec: &mut ModelSpec, mamba: Mamba2Spec) {
+    for layer in [0, 2] {
+        spec.layers[layer].mixer = Mixer::Recurrent(RecurrentSpec::Mamba2(mamba));
+    }
 }
 
 /// Gemma 4's: heads of two widths, of which the wider are in parts, layers that share keys and

@@ -340,7 +340,7 @@ macro_rules! golden_models {
 }
 
 golden_models!(
-    afmoe, apertus, arcee, cohere, cohere2, cohere2_moe, cwm, dots1, ernie4_5, ernie4_5_moe,
+    afmoe, apertus, arcee, bamba, cohere, cohere2, cohere2_moe, cwm, dots1, ernie4_5, ernie4_5_moe,
     exaone4, exaone_moe, flex_olmo, gemma, gemma2, gemma3_text, gemma4_text, glm, glm4, glm4_moe,
     gpt_oss, granite, granite_swa, granitemoe, granitemoe_swa, granitemoehybrid, granitemoeshared,
     helium, hunyuan_v1_dense, hunyuan_v1_moe, hy_v3, hyperclovax, jais2, lfm2, lfm2_moe, llama,
@@ -356,6 +356,7 @@ golden_models!(
     phi3_with_long_rope of "phi3__longrope";
     convolutions_between_attention of "lfm2__conv";
     experts_that_lie_by_rows of "qwen3_vl_moe_text__rows";
+    granite_with_mamba of "granitemoehybrid__mamba";
     granite_with_experts_and_without_rope of "granitemoehybrid__experts";
     glm4_beside_vision of "glm4__vision";
     glm4_with_experts_beside_vision of "glm4_moe__vision";

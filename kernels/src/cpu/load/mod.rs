@@ -249,8 +249,11 @@ impl<W: WeightSource> Loader<'_, W> {
         };
         let name = |tensor| TensorName::Layer(layer, tensor);
         let (channels, taps) = spec.conv(self.spec.hidden);
-        let is_delta = matches!(spec, RecurrentSpec::GatedDelta(_));
-        let conv = self.vector(name(if is_delta { L::DeltaConv } else { L::Conv }))?;
+        let conv = self.vector(name(match spec {
+            RecurrentSpec::GatedDelta(_) => L::DeltaConv,
+            RecurrentSpec::Mamba2(_) => L::MambaConv,
+            RecurrentSpec::ShortConv(_) => L::Conv,
+        }))?;
         let at = (0..taps * channels).map(|i| conv[i % channels * taps + i / channels]);
         let mut weights = RecurrentWeights {
             conv: at.collect(),
@@ -258,6 +261,7 @@ impl<W: WeightSource> Loader<'_, W> {
             decay: Vec::new(),
             decay_bias: Vec::new(),
             norm: Vec::new(),
+            skip: Vec::new(),
         };
         match spec {
             RecurrentSpec::GatedDelta(_) => {
@@ -265,6 +269,18 @@ impl<W: WeightSource> Loader<'_, W> {
                 weights.decay = decay.iter().map(|decay| -decay.exp()).collect();
                 weights.decay_bias = self.in_halves(name(L::DeltaDecayBias))?;
                 weights.norm = self.vector(name(L::DeltaNorm))?;
+            }
+            RecurrentSpec::Mamba2(mamba) => {
+                let decay = self.in_halves(name(L::MambaDecay))?;
+                weights.decay = decay.iter().map(|decay| -decay.exp()).collect();
+                weights.decay_bias = self.in_halves(name(L::MambaDtBias))?;
+                weights.skip = self.vector(name(L::MambaSkip))?;
+                if mamba.conv_bias {
+                    weights.conv_bias = Some(self.vector(name(L::MambaConvBias))?);
+                }
+                if mamba.norm_parts.is_some() {
+                    weights.norm = self.vector(name(L::MambaNorm))?;
+                }
             }
             RecurrentSpec::ShortConv(conv) if conv.bias => {
                 weights.conv_bias = Some(self.vector(name(L::ConvBias))?);

@@ -4,8 +4,8 @@
 use ebb_kernels::bf16;
 use ebb_kernels::model::{
     Activation, AttentionSpec, ExpertActivation, ExpertsSpec, GatedDeltaSpec, LayerTensor as L,
-    Mlp, ModelSpec, NormKind, NormPlace, PlainMlp, QkNorm, RecurrentSpec, RouterScores, TensorName,
-    WeightSource,
+    Mamba2Spec, Mlp, ModelSpec, NormKind, NormPlace, PlainMlp, QkNorm, RecurrentSpec, RouterScores,
+    TensorName, WeightSource,
 };
 
 fn activate(activation: Activation, x: f64) -> f64 {
@@ -186,6 +186,7 @@ impl<W: WeightSource> Oracle<W> {
             let mut h = match self.spec.layers[layer].recurrent().copied() {
                 None => self.attention(layer, &h),
                 Some(RecurrentSpec::GatedDelta(delta)) => self.delta(layer, delta, &h),
+                Some(RecurrentSpec::Mamba2(mamba)) => self.mamba(layer, mamba, &h),
                 Some(RecurrentSpec::ShortConv(_)) => self.short_conv(layer, &h),
             };
             if place.is_after() {
@@ -458,6 +459,59 @@ impl<W: WeightSource> Oracle<W> {
             out.extend(opened.map(|((o, w), z)| o * scale * w * z * sigmoid(*z)));
         }
         self.matmul(name(L::DeltaOut), &out)
+    }
+
+    /// Mamba-2 of the next token, projected.
+    fn mamba(&mut self, layer: usize, spec: Mamba2Spec, h: &[f64]) -> Vec<f64> {
+        let name = |t| TensorName::Layer(layer, t);
+        let projections = [L::MambaX, L::MambaB, L::MambaC].map(|t| self.matmul(name(t), h));
+        let bias = spec.conv_bias.then_some(L::MambaConvBias);
+        let mixed = self.convolve(layer, L::MambaConv, bias, projections.concat());
+        let mixed: Vec<f64> = mixed.iter().map(|x| x * sigmoid(*x)).collect();
+        let [z, dt] = [L::MambaZ, L::MambaDt].map(|t| self.matmul(name(t), h));
+        let [decay, dt_bias] = [L::MambaDecay, L::MambaDtBias].map(|t| {
+            let both = self.tensor(name(t));
+            let (rounded, rest) = both.split_at(spec.heads);
+            let sums: Vec<f64> = rounded.iter().zip(rest).map(|(a, b)| a + b).collect();
+            sums
+        });
+        let skip = self.tensor(name(L::MambaSkip));
+        let (rows, columns) = (spec.state_dim, spec.head_dim);
+        if self.states[layer].is_empty() {
+            self.states[layer] = vec![vec![0.0; rows * columns]; spec.heads];
+        }
+        let [least, most] = spec.time_steps.map(f64::from);
+        let mut out = vec![];
+        for (head, state) in self.states[layer].iter_mut().enumerate() {
+            let group = head * spec.groups / spec.heads * rows;
+            let x = &mixed[head * columns..][..columns];
+            let b = &mixed[spec.width() + group..][..rows];
+            let c = &mixed[spec.width() + spec.group_width() + group..][..rows];
+            let time = (dt[head] + dt_bias[head]).exp().ln_1p().clamp(least, most);
+            let keep = (-decay[head].exp() * time).exp();
+            for (column, x) in x.iter().enumerate() {
+                let mut sum = skip[head] * x;
+                for row in 0..rows {
+                    let at = &mut state[row * columns + column];
+                    *at = keep * *at + b[row] * time * x;
+                    sum += *at * c[row];
+                }
+                let z = z[head * columns + column];
+                out.push(sum * z * sigmoid(z));
+            }
+        }
+        if let Some(parts) = spec.norm_parts {
+            let weight = self.tensor(name(L::MambaNorm));
+            let len = out.len() / parts;
+            for (part, weight) in out.chunks_mut(len).zip(weight.chunks(len)) {
+                let mean = part.iter().map(|x| x * x).sum::<f64>() / len as f64;
+                let scale = 1.0 / (mean + f64::from(spec.norm_eps)).sqrt();
+                part.iter_mut()
+                    .zip(weight)
+                    .for_each(|(x, w)| *x *= scale * w);
+            }
+        }
+        self.matmul(name(L::MambaOut), &out)
     }
 
     /// A gated short convolution of the next token, projected.

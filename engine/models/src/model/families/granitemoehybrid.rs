@@ -1,9 +1,9 @@
-//! Granite 4 without Mamba layers: Granite whose MLPs, or shared experts, are stored with gate and
-//! up in one, and that may do without RoPE.
+//! Granite 4: Granite whose MLPs, or shared experts, are stored with gate and up in one, that may
+//! do without RoPE, and that may have Mamba-2 in place of attention.
 
-use ebb_kernels::model::{LayerTensor, TensorName};
+use ebb_kernels::model::{Activation, LayerSpec, LayerTensor, Mixer, RecurrentSpec, TensorName};
 
-use super::{Family, StoredTensor, TextType, granite, granitemoeshared};
+use super::{Family, StoredTensor, TextType, granite, granitemoeshared, mamba};
 use crate::model::error::Refusal;
 
 const EXPERTS: &str = "num_local_experts";
@@ -42,7 +42,21 @@ pub(super) static FAMILY: Family = Family {
                 return Err(Refusal::unsupported(ROPE, found, "rope, nope"));
             }
         }
-        config.refuse_all_but_attention(spec.layers.len())?;
+        let attention = config.attention_layers(spec.layers.len(), &["mamba"])?;
+        let mut rest = attention.unwrap_or_default().into_iter();
+        let is_silu = |layer: &LayerSpec| layer.activation() == Activation::Silu;
+        if !spec.layers.iter().all(is_silu) {
+            // Convolutions have the same.
+            let found = r#""gelu_pytorch_tanh""#;
+            return Err(Refusal::unsupported("hidden_act", found, "silu"));
+        }
+        let mamba = mamba::hf_spec(config, spec.hidden, spec.norm_eps)?;
+        for layer in &mut spec.layers {
+            // Without the field no layer has attention.
+            if !rest.next().unwrap_or(false) {
+                layer.mixer = Mixer::Recurrent(RecurrentSpec::Mamba2(mamba));
+            }
+        }
         Ok(spec)
     },
     hf_tensor: |name| {
@@ -55,7 +69,10 @@ pub(super) static FAMILY: Family = Family {
                 StoredTensor::part(name, stored("input_linear"), GATE_UP)
             }
             LayerTensor::Down => StoredTensor::own(name, stored("output_linear")),
-            _ => granitemoeshared::hf_tensor(name),
+            _ => {
+                let mamba = mamba::hf_tensor(name, "mamba");
+                mamba.unwrap_or_else(|| granitemoeshared::hf_tensor(name))
+            }
         }
     },
     gguf: None,

@@ -123,7 +123,7 @@ fn hf_spec(config: &HfConfig) -> Result<ModelSpec, Refusal> {
     model.intermediate = intermediate(config, model.intermediate)?;
     let mut spec = model.spec();
     let layers = spec.layers.len();
-    let attention = match config.attention_layers(layers, "conv")? {
+    let attention = match config.attention_layers(layers, &["conv"])? {
         Some(attention) => attention,
         None => {
             let indices = config.sizes("full_attn_idxs")?;

@@ -26,7 +26,7 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let mut spec = lfm2::model(config)?.spec();
-        let kinds = config.attention_layers(spec.layers.len(), "conv")?;
+        let kinds = config.attention_layers(spec.layers.len(), &["conv"])?;
         let kinds = kinds.ok_or_else(|| Refusal::Missing("layer_types".to_owned()))?;
         lfm2::put_convolutions(config, &mut spec, &kinds)?;
         let routing = Routing {

@@ -6,6 +6,7 @@
 //! its name to the list below.
 
 mod gemma4_gguf;
+mod mamba;
 mod names;
 mod qwen3_next_gguf;
 mod row_order;
@@ -34,6 +35,7 @@ families!(
     afmoe,
     apertus,
     arcee,
+    bamba,
     cohere,
     cohere2,
     cohere2_moe,

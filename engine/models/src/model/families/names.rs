@@ -96,10 +96,15 @@ impl StoredTensor {
     pub(crate) fn own(tensor: TensorName, name: impl Into<String>) -> Self {
         use LayerTensor as L;
         let layout = match tensor {
-            TensorName::Layer(_, L::RouterCorrection | L::DeltaDecay | L::DeltaDecayBias) => {
-                Layout::InHalves
-            }
-            TensorName::Layer(_, L::DeltaConv | L::Conv) => Layout::Taps,
+            TensorName::Layer(
+                _,
+                L::RouterCorrection
+                | L::DeltaDecay
+                | L::DeltaDecayBias
+                | L::MambaDecay
+                | L::MambaDtBias,
+            ) => Layout::InHalves,
+            TensorName::Layer(_, L::DeltaConv | L::MambaConv | L::Conv) => Layout::Taps,
             _ => Layout::Rows,
         };
         Self {
@@ -496,7 +501,9 @@ fn heads_of(spec: &ModelSpec, tensor: TensorName) -> usize {
     match &spec.layers[layer].mixer {
         Mixer::Attention(attention) => attention.q_heads,
         Mixer::Recurrent(RecurrentSpec::GatedDelta(delta)) => delta.k_heads,
-        Mixer::Recurrent(RecurrentSpec::ShortConv(_)) => unreachable!("no heads"),
+        Mixer::Recurrent(RecurrentSpec::Mamba2(_) | RecurrentSpec::ShortConv(_)) => {
+            unreachable!("no key heads")
+        }
     }
 }
 
@@ -561,6 +568,18 @@ pub(crate) fn llama_hf(tensor: TensorName) -> StoredTensor {
         LayerTensor::DeltaDecayBias => "linear_attn.dt_bias",
         LayerTensor::DeltaNorm => "linear_attn.norm.weight",
         LayerTensor::DeltaOut => "linear_attn.out_proj.weight",
+        LayerTensor::MambaX
+        | LayerTensor::MambaB
+        | LayerTensor::MambaC
+        | LayerTensor::MambaZ
+        | LayerTensor::MambaDt
+        | LayerTensor::MambaConv
+        | LayerTensor::MambaConvBias
+        | LayerTensor::MambaDecay
+        | LayerTensor::MambaDtBias
+        | LayerTensor::MambaSkip
+        | LayerTensor::MambaNorm
+        | LayerTensor::MambaOut => unreachable!("a family that has it says what it lies in"),
         LayerTensor::ConvIn => "conv.in_proj.weight",
         LayerTensor::ConvInBias => "conv.in_proj.bias",
         LayerTensor::Conv => "conv.conv.weight",
@@ -680,6 +699,13 @@ pub(crate) fn llama_gguf(tensor: TensorName) -> StoredTensor {
         LayerTensor::DeltaDecayBias => "ssm_dt.bias",
         LayerTensor::DeltaNorm => "ssm_norm.weight",
         LayerTensor::DeltaOut => "ssm_out.weight",
+        LayerTensor::MambaConv => "ssm_conv1d.weight",
+        LayerTensor::MambaConvBias => "ssm_conv1d.bias",
+        LayerTensor::MambaDecay => "ssm_a",
+        LayerTensor::MambaDtBias => "ssm_dt.bias",
+        LayerTensor::MambaSkip => "ssm_d",
+        LayerTensor::MambaNorm => "ssm_norm.weight",
+        LayerTensor::MambaOut => "ssm_out.weight",
         LayerTensor::ConvIn => "shortconv.in_proj.weight",
         LayerTensor::ConvInBias => "shortconv.in_proj.bias",
         LayerTensor::Conv => "shortconv.conv.weight",
@@ -687,6 +713,11 @@ pub(crate) fn llama_gguf(tensor: TensorName) -> StoredTensor {
         LayerTensor::ConvOut => "shortconv.out_proj.weight",
         LayerTensor::ConvOutBias => "shortconv.out_proj.bias",
         LayerTensor::OutputGate
+        | LayerTensor::MambaX
+        | LayerTensor::MambaB
+        | LayerTensor::MambaC
+        | LayerTensor::MambaZ
+        | LayerTensor::MambaDt
         | LayerTensor::DeltaQ
         | LayerTensor::DeltaK
         | LayerTensor::DeltaV

@@ -57,7 +57,7 @@ pub(super) static FAMILY: Family = Family {
             }
             attention
         };
-        let attention = config.attention_layers(layers, "linear_attention")?;
+        let attention = config.attention_layers(layers, &[])?;
         let attention = attention.unwrap_or_else(by_interval);
         let has_rope = config.has_rope_base()?;
         let mut spec = model.spec();

@@ -107,7 +107,7 @@ pub(super) fn hybrid(config: &HfConfig) -> Result<ModelSpec, Refusal> {
     let layers = model.layers;
     let interval = config.interval("full_attention_interval", FULL_INTERVAL)?;
     let by_interval = || (1..=layers).map(|layer| layer % interval == 0).collect();
-    let attention = config.attention_layers(layers, "linear_attention")?;
+    let attention = config.attention_layers(layers, &[])?;
     let attention: Vec<_> = attention.unwrap_or_else(by_interval);
     Ok(spec(model, delta, &attention))
 }

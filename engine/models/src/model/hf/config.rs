@@ -20,7 +20,9 @@ use crate::model::window::put_windows;
 /// The field that says of which kind each layer is.
 const LAYER_TYPES: &str = "layer_types";
 
-/// The kinds.
+/// The kinds, and what older files call them.
+const ATTENTION: &str = "attention";
+const LINEAR: &str = "linear_attention";
 pub(super) const FULL: &str = "full_attention";
 pub(super) const SLIDING: &str = "sliding_attention";
 
@@ -392,26 +394,46 @@ impl HfConfig {
         self.kinds_of_layers(LAYER_TYPES, &[FULL, SLIDING], spec.layers.len())
     }
 
-    /// Which of `layers` layers have attention and which are of another kind, `other`, as
-    /// `layer_types` says.
+    /// Which of `layers` layers have attention and which are recurrent, as `layer_types` says:
+    /// `linear_attention`, or what the family's files have called it.
     pub(crate) fn attention_layers(
         &self,
         layers: usize,
-        other: &str,
+        recurrent: &[&str],
     ) -> Result<Option<Vec<bool>>, Refusal> {
         self.reads_kinds.set(true);
-        let kinds = self.kinds_of_layers(LAYER_TYPES, &[FULL, other], layers)?;
-        Ok(kinds.map(|kinds| kinds.iter().map(|kind| *kind == FULL).collect()))
+        let known = [&[FULL, ATTENTION, LINEAR], recurrent].concat();
+        let kinds = self.kinds_of_layers(LAYER_TYPES, &known, layers)?;
+        let has_attention = |kind: &&str| [FULL, ATTENTION].contains(kind);
+        Ok(kinds.map(|kinds| kinds.iter().map(has_attention).collect()))
     }
 
-    /// Refuses kinds of layers other than attention, which older files call so, too. Without the
-    /// field there is none.
-    pub(crate) fn refuse_all_but_attention(&self, layers: usize) -> Result<(), Refusal> {
-        self.reads_kinds.set(true);
-        match self.kinds_of_layers(LAYER_TYPES, &[FULL, "attention"], layers)? {
-            Some(_) => Ok(()),
-            None => Err(Refusal::Missing(LAYER_TYPES.to_owned())),
+    /// A whole number; none where the field is missing or `"auto"`.
+    pub(crate) fn size_or_auto(&self, key: &str) -> Result<Option<usize>, Refusal> {
+        match self.object.get(key) {
+            Some(Value::String(text)) if text == "auto" => Ok(None),
+            _ => self.object.size(key),
         }
+    }
+
+    /// A least and a largest value, 0 and infinity where the field is missing.
+    pub(crate) fn limits(&self, key: &str) -> Result<[f32; 2], Refusal> {
+        let number = |value: &Value| {
+            // As newer files write it.
+            let text = value.get("__float__").unwrap_or(value).as_str();
+            match text {
+                Some("Infinity") => Some(f32::INFINITY),
+                _ => Some(value.as_f64()? as f32),
+            }
+        };
+        let limits = self.object.typed(key, "two numbers in order", |list| {
+            let [least, most] = list.as_array()?.as_slice() else {
+                return None;
+            };
+            let limits = [number(least)?, number(most)?];
+            (limits[0] <= limits[1]).then_some(limits)
+        })?;
+        Ok(limits.unwrap_or([0.0, f32::INFINITY]))
     }
 
     fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, Refusal> {

@@ -1,0 +1,72 @@
+//! Mamba-2 layers as Granite and Bamba have them: their fields, and names of their tensors.
+
+use ebb_kernels::model::{LayerTensor, Mamba2Spec, TensorName};
+
+use super::StoredTensor;
+use crate::model::error::Refusal;
+use crate::model::hf::config::HfConfig;
+
+/// What the rows of the first product belong to.
+const IN: &[LayerTensor] = &[
+    LayerTensor::MambaZ,
+    LayerTensor::MambaX,
+    LayerTensor::MambaB,
+    LayerTensor::MambaC,
+    LayerTensor::MambaDt,
+];
+
+/// The fields that begin with `mamba_`. The norm is of all channels.
+pub(super) fn hf_spec(
+    config: &HfConfig,
+    hidden: usize,
+    norm_eps: f32,
+) -> Result<Mamba2Spec, Refusal> {
+    config.refuse("mamba_proj_bias")?;
+    let size = |key, default| Ok::<_, Refusal>(config.size(key)?.unwrap_or(default));
+    let heads = size("mamba_n_heads", 128)?;
+    let width = size("mamba_expand", 2)?.saturating_mul(hidden);
+    const HEAD_DIM: &str = "mamba_d_head";
+    let head_dim = match config.size_or_auto(HEAD_DIM)? {
+        Some(head_dim) => head_dim,
+        None => width.checked_div(heads).unwrap_or(0),
+    };
+    if head_dim.checked_mul(heads) != Some(width) {
+        let expected = format!("{width} (mamba_expand times hidden_size) over mamba_n_heads");
+        return Err(Refusal::invalid(HEAD_DIM, head_dim, &expected));
+    }
+    Ok(Mamba2Spec {
+        heads,
+        head_dim,
+        groups: size("mamba_n_groups", 1)?,
+        state_dim: size("mamba_d_state", 256)?,
+        taps: size("mamba_d_conv", 4)?,
+        conv_bias: config.bool("mamba_conv_bias")?.unwrap_or(true),
+        norm_parts: Some(1),
+        norm_eps,
+        time_steps: config.limits("time_step_limit")?,
+    })
+}
+
+/// Where a checkpoint has a tensor of such a layer, if it is one: `prefix` is how their names
+/// begin.
+pub(super) fn hf_tensor(name: TensorName, prefix: &str) -> Option<StoredTensor> {
+    use LayerTensor as L;
+    let TensorName::Layer(layer, tensor) = name else {
+        return None;
+    };
+    let stored = |part: &str| format!("model.layers.{layer}.{prefix}.{part}");
+    let part = match tensor {
+        part if IN.contains(&part) => {
+            return Some(StoredTensor::part(name, stored("in_proj.weight"), IN));
+        }
+        L::MambaConv => "conv1d.weight",
+        L::MambaConvBias => "conv1d.bias",
+        L::MambaDecay => "A_log",
+        L::MambaDtBias => "dt_bias",
+        L::MambaSkip => "D",
+        L::MambaNorm => "norm.weight",
+        L::MambaOut => "out_proj.weight",
+        _ => return None,
+    };
+    Some(StoredTensor::own(name, stored(part)))
+}
