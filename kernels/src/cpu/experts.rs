@@ -7,7 +7,7 @@ use std::collections::TryReserveError;
 use super::floats::Floats;
 use super::linear::{Group, Io, Linear, Then, multiply_groups};
 use super::math::{self, exp};
-use super::ops::for_rows;
+use super::ops::{Activate, activate_rows, for_rows};
 use super::packed::Activations;
 use super::shared::SharedSlice;
 use super::simd::{Isa, Kernel, Simd};
@@ -32,7 +32,11 @@ pub(super) struct Experts {
 
 /// Whether gate and up are multiplied and gated at once.
 pub(super) fn is_fused(spec: &ExpertsSpec) -> bool {
-    !matches!(spec.activation, ExpertActivation::Clamped { .. }) && !spec.biases
+    let is_plain = matches!(
+        spec.activation,
+        ExpertActivation::SwiGlu | ExpertActivation::GeGlu
+    );
+    is_plain && !spec.biases
 }
 
 /// Activations of layers of experts, kept between steps.
@@ -75,7 +79,8 @@ impl RowNeeds {
         };
         for spec_of in spec.layers.iter().filter_map(LayerSpec::experts) {
             let (inner, per_token) = (spec_of.intermediate, spec_of.per_token);
-            let gate_up = if is_fused(spec_of) { 0 } else { 2 * inner };
+            let has_both = !is_fused(spec_of) && spec_of.activation.is_gated();
+            let gate_up = if has_both { 2 * inner } else { 0 };
             let [sorted, gate_up, gated] = [spec.hidden, gate_up, inner].map(|x| x * per_token);
             let floats = [spec_of.experts, sorted, gate_up, gated];
             for (most, floats) in needs.floats.iter_mut().zip(floats) {
@@ -182,11 +187,12 @@ impl Experts {
         })?;
         let groups = |linears| Self::groups(linears, &scratch.ends);
         let fused = is_fused(spec);
+        let has_gates = spec.activation.is_gated();
         let gate_up = Io {
             rows: choices,
             input: &scratch.sorted[..choices * hidden],
             quantised: &mut *quantised,
-            output: match fused {
+            output: match fused || !has_gates {
                 true => &mut scratch.gated[..],
                 false => &mut scratch.gate_up[..],
             },
@@ -197,7 +203,11 @@ impl Experts {
         };
         multiply_groups((&mut *pool, isa), &groups(&self.gate_up), gate_up, then)?;
         let inner = spec.intermediate;
-        if !fused {
+        if !has_gates {
+            let gated = &mut scratch.gated[..choices * inner];
+            let activation = Activate(spec.activation.of_gates());
+            activate_rows((&mut *pool, isa), gated, (choices, inner), &activation)?;
+        } else if !fused {
             let gated = SharedSlice::new(&mut scratch.gated);
             let gate_up = &scratch.gate_up;
             for_rows(pool, choices, inner, |first, end| {
@@ -354,6 +364,7 @@ fn act<S: Simd>(s: S, activation: ExpertActivation, gate: S::F, up: S::F) -> S::
     let (gate, up, alpha) = match activation {
         ExpertActivation::GeGlu => return s.mul(math::gelu_tanh(s, gate), up),
         ExpertActivation::SwiGlu => (gate, up, one),
+        ExpertActivation::Relu2 => unreachable!("no gates"),
         ExpertActivation::Clamped { limit, alpha } => {
             // The constants come first: `max` and `min` return their second argument for NaN.
             let (least, most) = (s.splat(-limit), s.splat(limit));

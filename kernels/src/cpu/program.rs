@@ -7,7 +7,7 @@ use crate::model::{
 };
 
 /// What this backend computes beyond a plain layer.
-pub(super) const FEATURES: [Feature; 38] = [
+pub(super) const FEATURES: [Feature; 40] = [
     Feature::NoRope,
     Feature::PartialRope,
     Feature::Scale,
@@ -35,7 +35,9 @@ pub(super) const FEATURES: [Feature; 38] = [
     Feature::LogitMultiplier,
     Feature::LogitSoftCap,
     Feature::Experts,
+    Feature::PlainExperts,
     Feature::ExpertNorms,
+    Feature::LoneParts,
     Feature::UnevenHeads,
     Feature::SharedKv,
     Feature::ValueNorm,

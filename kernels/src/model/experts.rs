@@ -11,7 +11,7 @@ pub struct ExpertsSpec {
     pub experts: usize,
     /// How many of them a token goes through.
     pub per_token: usize,
-    /// Rows of an expert's `W_gate` and `W_up`.
+    /// Rows of an expert's `W_up`, and of its `W_gate`.
     pub intermediate: usize,
     /// How experts are chosen and weighted.
     pub routing: Routing,
@@ -40,10 +40,10 @@ pub struct RouterNorm {
     pub multiplier: f32,
 }
 
-/// A gated MLP beside the experts that are chosen.
+/// An MLP beside the experts that are chosen, with gates if they have any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedExpert {
-    /// Rows of its `W_gate` and `W_up`.
+    /// Rows of its `W_up`, and of its `W_gate`.
     pub intermediate: usize,
     /// Its output is multiplied by the sigmoid of a product with one row (Qwen2-MoE).
     pub gated: bool,
@@ -56,6 +56,8 @@ pub enum ExpertActivation {
     SwiGlu,
     /// `gelu(gate) ⊙ up`, with [`Activation::GeluTanh`].
     GeGlu,
+    /// `max(up, 0)²` of experts without gates, as the shared one is then, too (Nemotron-H).
+    Relu2,
     /// `(up + 1) ⊙ gate · sigmoid(alpha · gate)`, with `gate` at most `limit` and `up` within
     /// `±limit` (gpt-oss).
     Clamped {
@@ -126,7 +128,13 @@ impl ExpertActivation {
         match self {
             Self::GeGlu => Activation::GeluTanh,
             Self::SwiGlu | Self::Clamped { .. } => Activation::Silu,
+            Self::Relu2 => Activation::Relu2,
         }
+    }
+
+    /// Whether experts have gates.
+    pub fn is_gated(self) -> bool {
+        !matches!(self, Self::Relu2)
     }
 }
 

@@ -65,9 +65,13 @@ pub enum Feature {
     LogitSoftCap,
     /// [`Mlp::Experts`].
     Experts,
+    /// [`ExpertActivation::Relu2`](super::ExpertActivation::Relu2).
+    PlainExperts,
     /// [`ExpertsSpec::router_norm`](super::ExpertsSpec::router_norm), or
     /// [`ExpertsSpec::branch_norms`](super::ExpertsSpec::branch_norms).
     ExpertNorms,
+    /// [`Mixer::None`], [`Mlp::None`].
+    LoneParts,
     /// Heads of different shapes in different layers.
     UnevenHeads,
     /// [`AttentionSpec::kv_from`].
@@ -164,7 +168,9 @@ impl fmt::Display for Feature {
             Self::LogitMultiplier => "a multiplier of logits (logit_scale, logits_scaling)",
             Self::LogitSoftCap => "capped logits (final_logit_softcapping)",
             Self::Experts => "a mixture of experts",
+            Self::PlainExperts => "experts without gates",
             Self::ExpertNorms => "experts or a router with norms of their own",
+            Self::LoneParts => "layers of one part only",
             Self::UnevenHeads => "heads of different shapes in different layers",
             Self::SharedKv => "layers that share keys and values (num_kv_shared_layers)",
             Self::ValueNorm => "a norm of values",
@@ -266,6 +272,7 @@ impl ModelSpec {
             ]),
             Mixer::Recurrent(RecurrentSpec::Mamba2(_)) => vec![Feature::Mamba2],
             Mixer::Recurrent(RecurrentSpec::ShortConv(_)) => vec![Feature::ShortConv],
+            Mixer::None => Vec::new(),
         };
         let norms = [*mixer_norm, *mlp_norm];
         let activation = layer.activation();
@@ -276,7 +283,9 @@ impl ModelSpec {
             } => (None, None),
             Mlp::Plain(plain) => (Some(plain), None),
             Mlp::Experts(experts) => (None, Some(experts)),
+            Mlp::None => (None, None),
         };
+        let has_plain_experts = experts.is_some_and(|experts| !experts.activation.is_gated());
         features.extend(needed(&[
             (Feature::NormAfter, norms.contains(&NormPlace::After)),
             (Feature::NormBoth, norms.contains(&NormPlace::Both)),
@@ -287,6 +296,8 @@ impl ModelSpec {
             (Feature::PlainMlp, plain.is_some()),
             (Feature::MlpBias, plain.is_some_and(|plain| plain.bias)),
             (Feature::Experts, experts.is_some()),
+            (Feature::PlainExperts, has_plain_experts),
+            (Feature::LoneParts, !layer.has_mixer() || !layer.has_mlp()),
             (
                 Feature::ExpertNorms,
                 experts.is_some_and(ExpertsSpec::has_norms),

@@ -64,8 +64,10 @@ pub(crate) enum LinearName {
     /// The last product of an MLP, or of a shared expert.
     Down(usize),
     /// Gate and up of every expert of a layer, stacked. No operation of its own: part of
-    /// [`Op::Experts`], as the next.
+    /// [`Op::Experts`], as the next two.
     ExpertGateUp(usize),
+    /// The first product of every expert of a layer without gates, stacked.
+    ExpertUp(usize),
     /// The last product of every expert of a layer, stacked.
     ExpertDown(usize),
     /// What all layers get of a token, of its embedding.
@@ -118,9 +120,11 @@ impl LinearName {
             Self::GateUp(layer) if is_shared(layer) => of(layer, &[L::SharedGate, L::SharedUp]),
             Self::Down(layer) if is_shared(layer) => of(layer, &[L::SharedDown]),
             Self::GateUp(layer) => of(layer, &[L::Gate, L::Up]),
+            Self::Up(layer) if is_shared(layer) => of(layer, &[L::SharedUp]),
             Self::Up(layer) => of(layer, &[L::Up]),
             Self::Down(layer) => of(layer, &[L::Down]),
             Self::ExpertGateUp(layer) => of(layer, &[L::ExpertGate, L::ExpertUp]),
+            Self::ExpertUp(layer) => of(layer, &[L::ExpertUp]),
             Self::ExpertDown(layer) => of(layer, &[L::ExpertDown]),
             Self::PerLayerProjection => vec![TensorName::PerLayerProjection],
             Self::InputGate(layer) => of(layer, &[L::InputGate]),
@@ -145,7 +149,7 @@ impl LinearName {
             Self::O(layer) if spec.layers[layer].has_o_bias() => {
                 let bias = match &spec.layers[layer].mixer {
                     Mixer::Attention(_) => L::OBias,
-                    Mixer::Recurrent(_) => L::ConvOutBias,
+                    Mixer::Recurrent(_) | Mixer::None => L::ConvOutBias,
                 };
                 vec![TensorName::Layer(layer, bias)]
             }
@@ -159,10 +163,21 @@ impl LinearName {
                 let names = [L::ExpertGateBias, L::ExpertUpBias];
                 names.map(|t| TensorName::Layer(layer, t)).to_vec()
             }
+            Self::ExpertUp(layer) if has_biases(layer) => {
+                vec![TensorName::Layer(layer, L::ExpertUpBias)]
+            }
             Self::ExpertDown(layer) if has_biases(layer) => {
                 vec![TensorName::Layer(layer, L::ExpertDownBias)]
             }
             _ => Vec::new(),
+        }
+    }
+
+    /// The first product of a layer's experts.
+    pub(crate) fn first_of_experts(layer: usize, experts: &ExpertsSpec) -> Self {
+        match experts.activation.is_gated() {
+            true => Self::ExpertGateUp(layer),
+            false => Self::ExpertUp(layer),
         }
     }
 
@@ -180,7 +195,10 @@ impl LinearName {
     /// Whether it is one of each expert.
     #[cfg(any(feature = "cuda", feature = "cuda-emulator"))]
     pub(crate) fn is_stacked(self) -> bool {
-        matches!(self, Self::ExpertGateUp(_) | Self::ExpertDown(_))
+        matches!(
+            self,
+            Self::ExpertGateUp(_) | Self::ExpertUp(_) | Self::ExpertDown(_)
+        )
     }
 
     /// Whether outputs are gates and what they open.
@@ -294,6 +312,9 @@ pub(crate) fn forward(spec: &ModelSpec) -> Vec<Op> {
 }
 
 fn mixer(ops: &mut Vec<Op>, index: usize, layer: &LayerSpec) {
+    if !layer.has_mixer() {
+        return;
+    }
     let place = layer.mixer_norm;
     let norm = TensorName::Layer(index, LayerTensor::AttnNorm);
     let input = normed_input(ops, place.is_before().then_some(norm));
@@ -320,6 +341,7 @@ fn mixer(ops: &mut Vec<Op>, index: usize, layer: &LayerSpec) {
             linear(LinearName::Recurrent(index), Buffer::Heads);
             ops.push(Op::Recur(index));
         }
+        Mixer::None => {}
     }
     ops.push(Op::Linear {
         linear: LinearName::O(index),
@@ -331,6 +353,9 @@ fn mixer(ops: &mut Vec<Op>, index: usize, layer: &LayerSpec) {
 }
 
 fn mlp(ops: &mut Vec<Op>, index: usize, layer: &LayerSpec) {
+    if !layer.has_mlp() {
+        return;
+    }
     let place = layer.mlp_norm;
     let norm = TensorName::Layer(index, LayerTensor::MlpNorm);
     let input = match place {
@@ -341,11 +366,14 @@ fn mlp(ops: &mut Vec<Op>, index: usize, layer: &LayerSpec) {
         Mlp::Dense { .. } => dense(ops, index, input),
         Mlp::Plain(_) => plain(ops, index, input),
         Mlp::Experts(experts) => {
-            if experts.shared.is_some() {
-                dense(ops, index, input);
+            match experts.shared {
+                Some(_) if layer.is_shared_plain() => plain(ops, index, input),
+                Some(_) => dense(ops, index, input),
+                None => {}
             }
             routed(ops, index, experts, input);
         }
+        Mlp::None => {}
     }
     let norm = TensorName::Layer(index, LayerTensor::MlpPostNorm);
     add_branch(ops, place.is_after().then_some(norm));
@@ -403,7 +431,7 @@ fn dense(ops: &mut Vec<Op>, index: usize, input: Buffer) {
     two_products(ops, index, (input, first), Op::Gate(index));
 }
 
-/// An MLP without gates.
+/// An MLP without gates, or a shared expert.
 fn plain(ops: &mut Vec<Op>, index: usize, input: Buffer) {
     let first = (LinearName::Up(index), Buffer::Gated);
     two_products(ops, index, (input, first), Op::Activate(index));

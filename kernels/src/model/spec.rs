@@ -103,6 +103,8 @@ pub enum Mixer {
     Attention(AttentionSpec),
     /// A state of fixed size that stands for all tokens before.
     Recurrent(RecurrentSpec),
+    /// Nothing: the layer is what follows.
+    None,
 }
 
 /// What a layer does token by token.
@@ -119,6 +121,8 @@ pub enum Mlp {
     Plain(PlainMlp),
     /// Several MLPs, of which each token goes through a few.
     Experts(ExpertsSpec),
+    /// Nothing: the layer is what mixes tokens.
+    None,
 }
 
 /// What opens the gates of an MLP, or what its first product goes through where it has none.
@@ -173,7 +177,7 @@ impl LayerSpec {
     pub fn attention(&self) -> Option<&AttentionSpec> {
         match &self.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::Recurrent(_) => None,
+            Mixer::Recurrent(_) | Mixer::None => None,
         }
     }
 
@@ -184,14 +188,14 @@ impl LayerSpec {
     pub fn attention_mut(&mut self) -> &mut AttentionSpec {
         match &mut self.mixer {
             Mixer::Attention(attention) => attention,
-            Mixer::Recurrent(_) => panic!("a layer without attention"),
+            Mixer::Recurrent(_) | Mixer::None => panic!("a layer without attention"),
         }
     }
 
     /// Its recurrence, if it has one.
     pub fn recurrent(&self) -> Option<&RecurrentSpec> {
         match &self.mixer {
-            Mixer::Attention(_) => None,
+            Mixer::Attention(_) | Mixer::None => None,
             Mixer::Recurrent(recurrent) => Some(recurrent),
         }
     }
@@ -201,7 +205,24 @@ impl LayerSpec {
         match &self.mixer {
             Mixer::Attention(attention) => attention.o_bias,
             Mixer::Recurrent(recurrent) => recurrent.has_bias(),
+            Mixer::None => false,
         }
+    }
+
+    /// Whether anything mixes tokens.
+    pub(crate) fn has_mixer(&self) -> bool {
+        !matches!(self.mixer, Mixer::None)
+    }
+
+    /// Whether anything follows that.
+    pub(crate) fn has_mlp(&self) -> bool {
+        !matches!(self.mlp, Mlp::None)
+    }
+
+    /// Whether the shared expert has no gates, as the others have none.
+    pub(crate) fn is_shared_plain(&self) -> bool {
+        let experts = self.experts();
+        experts.is_some_and(|experts| experts.shared.is_some() && !experts.activation.is_gated())
     }
 
     /// Rows of `W_up`, and of `W_gate`, that every token is multiplied with: in a layer of experts
@@ -211,13 +232,14 @@ impl LayerSpec {
             Mlp::Dense { intermediate, .. } => *intermediate,
             Mlp::Plain(plain) => plain.intermediate,
             Mlp::Experts(experts) => experts.shared.map_or(0, |shared| shared.intermediate),
+            Mlp::None => 0,
         }
     }
 
     /// Its experts, if it has any.
     pub fn experts(&self) -> Option<&ExpertsSpec> {
         match &self.mlp {
-            Mlp::Dense { .. } | Mlp::Plain(_) => None,
+            Mlp::Dense { .. } | Mlp::Plain(_) | Mlp::None => None,
             Mlp::Experts(experts) => Some(experts),
         }
     }
@@ -226,7 +248,7 @@ impl LayerSpec {
     pub fn plain_mlp(&self) -> Option<&PlainMlp> {
         match &self.mlp {
             Mlp::Plain(plain) => Some(plain),
-            Mlp::Dense { .. } | Mlp::Experts(_) => None,
+            Mlp::Dense { .. } | Mlp::Experts(_) | Mlp::None => None,
         }
     }
 
@@ -237,6 +259,7 @@ impl LayerSpec {
             Mlp::Dense { activation, .. } => *activation,
             Mlp::Plain(plain) => plain.activation,
             Mlp::Experts(experts) => experts.activation.of_gates(),
+            Mlp::None => Activation::default(),
         }
     }
 }
@@ -410,13 +433,16 @@ impl ModelSpec {
                 Mlp::Dense { intermediate, .. } => dimension("intermediate", *intermediate)?,
                 Mlp::Plain(plain) => dimension("intermediate", plain.intermediate)?,
                 Mlp::Experts(experts) => experts.validate()?,
+                Mlp::None if layer.has_mixer() => {}
+                Mlp::None => return Err(SpecError::NothingInLayer { layer: index }),
             }
             let opens_gates = layer.plain_mlp().is_none() || self.per_layer_inputs.is_some();
             if layer.activation() == Activation::Xielu && opens_gates {
                 return Err(SpecError::XieluOfGates { layer: index });
             }
             let norms = [layer.mixer_norm, layer.mlp_norm];
-            if norms.contains(&NormPlace::Shared) && !layer.mixer_norm.is_before() {
+            let has_norm = layer.has_mixer() && layer.mixer_norm.is_before();
+            if norms.contains(&NormPlace::Shared) && !has_norm {
                 return Err(SpecError::NothingToShare { layer: index });
             }
             let has_norms = layer.experts().is_some_and(ExpertsSpec::has_norms);
@@ -427,6 +453,7 @@ impl ModelSpec {
             match &layer.mixer {
                 Mixer::Attention(attention) => self.validate_attention(index, attention)?,
                 Mixer::Recurrent(recurrent) => recurrent.validate()?,
+                Mixer::None => {}
             }
         }
         Ok(self.kv_geometry().validate()?)

@@ -99,6 +99,12 @@ pub enum SpecError {
         /// The layer.
         layer: usize,
     },
+    /// A layer has neither of its parts.
+    #[error("layer {layer} has nothing that mixes tokens, and nothing that follows")]
+    NothingInLayer {
+        /// The layer.
+        layer: usize,
+    },
     /// Gates are opened by an activation that is computed between products only.
     #[error("layer {layer} has gates that xIELU opens; only an MLP without gates can have it")]
     XieluOfGates {

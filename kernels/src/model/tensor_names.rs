@@ -446,7 +446,7 @@ impl LayerTensor {
                 let widths = (heads.q_width(), heads.kv_width());
                 (widths.0, widths.1, spec.q_heads, spec.head_dim, is_whole)
             }
-            Mixer::Recurrent(_) => (0, 0, 0, 0, false),
+            Mixer::Recurrent(_) | Mixer::None => (0, 0, 0, 0, false),
         };
         let norm = |width| vec![if is_whole { width } else { head_dim }];
         let (k_width, v_width, v_heads, v_dim) = match layer.recurrent() {
@@ -498,22 +498,30 @@ impl LayerTensor {
     /// The tensors that a layer has, in load order; without biases of norms.
     fn all(layer: &LayerSpec) -> Vec<Self> {
         let experts = layer.experts();
-        let is_dense = experts.is_none();
+        let is_dense = experts.is_none() && layer.has_mlp();
         let plain = layer.plain_mlp();
         let is_gated = is_dense && plain.is_none();
         let has_mlp_biases = plain.is_some_and(|plain| plain.bias);
         let has_xielu = plain.is_some_and(|plain| plain.activation == Activation::Xielu);
         let of_experts = |has: fn(&ExpertsSpec) -> bool| experts.is_some_and(has);
         let has_biases = of_experts(|spec| spec.biases);
+        let has_experts = experts.is_some();
+        let has_gates = of_experts(|spec| spec.activation.is_gated());
+        let has_norm = layer.has_mlp() && layer.mlp_norm.is_before();
         let has_shared = of_experts(|spec| spec.shared.is_some());
         let has_score = of_experts(|spec| spec.shared.is_some_and(|shared| shared.gated));
         let has_branch_norms = of_experts(|spec| spec.branch_norms);
         let mut all = Vec::new();
-        all.extend(layer.mixer_norm.is_before().then_some(Self::AttnNorm));
+        if layer.has_mixer() {
+            all.extend(layer.mixer_norm.is_before().then_some(Self::AttnNorm));
+        }
         all.extend(Self::all_of_mixer(&layer.mixer));
         let tensors = [
-            (Self::AttnPostNorm, layer.mixer_norm.is_after()),
-            (Self::MlpNorm, layer.mlp_norm.is_before()),
+            (
+                Self::AttnPostNorm,
+                layer.has_mixer() && layer.mixer_norm.is_after(),
+            ),
+            (Self::MlpNorm, has_norm),
             (Self::Gate, is_gated),
             (Self::Up, is_dense),
             (Self::UpBias, has_mlp_biases),
@@ -523,7 +531,7 @@ impl LayerTensor {
             (Self::XieluEps, has_xielu),
             (Self::Down, is_dense),
             (Self::DownBias, has_mlp_biases),
-            (Self::SharedGate, has_shared),
+            (Self::SharedGate, has_shared && has_gates),
             (Self::SharedUp, has_shared),
             (Self::SharedDown, has_shared),
             (Self::SharedScore, has_score),
@@ -532,7 +540,7 @@ impl LayerTensor {
                 Self::RouterNorm,
                 of_experts(|spec| spec.router_norm.is_some()),
             ),
-            (Self::Router, !is_dense),
+            (Self::Router, has_experts),
             (Self::RouterBias, of_experts(|spec| spec.router_bias)),
             (
                 Self::RouterCorrection,
@@ -540,14 +548,17 @@ impl LayerTensor {
             ),
             (Self::ExpertScale, of_experts(|spec| spec.weight_scales)),
             (Self::ExpertNorm, has_branch_norms),
-            (Self::ExpertGate, !is_dense),
-            (Self::ExpertUp, !is_dense),
-            (Self::ExpertGateBias, has_biases),
+            (Self::ExpertGate, has_gates),
+            (Self::ExpertUp, has_experts),
+            (Self::ExpertGateBias, has_biases && has_gates),
             (Self::ExpertUpBias, has_biases),
-            (Self::ExpertDown, !is_dense),
+            (Self::ExpertDown, has_experts),
             (Self::ExpertDownBias, has_biases),
             (Self::ExpertPostNorm, has_branch_norms),
-            (Self::MlpPostNorm, layer.mlp_norm.is_after()),
+            (
+                Self::MlpPostNorm,
+                layer.has_mlp() && layer.mlp_norm.is_after(),
+            ),
         ];
         let present = tensors.into_iter().filter(|(_, is_present)| *is_present);
         all.extend(present.map(|(tensor, _)| tensor));
@@ -578,6 +589,7 @@ impl LayerTensor {
                 return present.map(|(tensor, _)| tensor).collect();
             }
             Mixer::Recurrent(spec) => spec,
+            Mixer::None => return Vec::new(),
         };
         match spec {
             RecurrentSpec::GatedDelta(_) => vec![

@@ -305,6 +305,14 @@ fn experts_with_biases_shared_ones_and_a_clamped_gate() {
         shared: shared(true),
         ..EXPERTS
     });
+    for biases in [false, true] {
+        check_experts(&ExpertsSpec {
+            biases,
+            activation: ExpertActivation::Relu2,
+            shared: shared(biases),
+            ..EXPERTS
+        });
+    }
 }
 
 /// Gemma 4: branches, and a router with norms of their own.
@@ -346,7 +354,7 @@ fn experts_with_norms_of_their_own() {
 
 #[test]
 fn every_feature_of_a_layer() {
-    let changes: [fn(&mut ModelSpec); 17] = [
+    let changes: [fn(&mut ModelSpec); 19] = [
         // OLMo 2: norms after, of whole projections.
         |spec| {
             for layer in &mut spec.layers {
@@ -424,6 +432,21 @@ fn every_feature_of_a_layer() {
             spec.norms.kind = NormKind::Layer;
             spec.norms.bias = true;
             spec.layers[1].mlp_norm = NormPlace::Both;
+        },
+        // Nemotron-H: layers of one part, the last of either kind.
+        |spec| {
+            spec.layers[0].mlp = Mlp::None;
+            spec.layers[1].mixer = Mixer::None;
+            spec.layers[2].mlp = Mlp::None;
+        },
+        |spec| {
+            spec.layers[0].mixer = Mixer::None;
+            spec.layers[1].mlp = Mlp::None;
+            (spec.layers[0].mixer_norm, spec.layers[0].mlp_norm) =
+                (NormPlace::Both, NormPlace::Both);
+            (spec.layers[1].mixer_norm, spec.layers[1].mlp_norm) =
+                (NormPlace::Both, NormPlace::Both);
+            spec.layers[2].mixer = Mixer::None;
         },
         // Nemotron: no gates; also with biases, and with another activation.
         |spec| {

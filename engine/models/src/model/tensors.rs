@@ -43,7 +43,7 @@ pub(super) fn check_spec(spec: ModelSpec) -> Result<ModelSpec, Refusal> {
     spec.validate()?;
     let experts = spec.layers.iter().map(|layer| match &layer.mlp {
         Mlp::Experts(experts) => experts.experts,
-        Mlp::Dense { .. } | Mlp::Plain(_) => 0,
+        Mlp::Dense { .. } | Mlp::Plain(_) | Mlp::None => 0,
     });
     // Each may have tensors under names of its own.
     let experts: usize = experts.sum();

@@ -29,7 +29,7 @@ pub(super) fn limit_to_windows(spec: &mut ModelSpec, device: &str) -> Option<Str
     let layers = spec.layers.iter_mut();
     let windows = layers.filter_map(|layer| match &mut layer.mixer {
         Mixer::Attention(attention) => attention.window.take(),
-        Mixer::Recurrent(_) => None,
+        Mixer::Recurrent(_) | Mixer::None => None,
     });
     let window = windows.min()?;
     let context = std::mem::replace(&mut spec.max_positions, window);

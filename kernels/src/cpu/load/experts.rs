@@ -21,7 +21,10 @@ fn spec_of(spec: &ModelSpec, layer: usize) -> &ExpertsSpec {
 /// The products of a layer's experts, and whether they open gates themselves.
 fn products(layer: usize, experts: &ExpertsSpec) -> [(LinearName, bool); 2] {
     [
-        (LinearName::ExpertGateUp(layer), is_fused(experts)),
+        (
+            LinearName::first_of_experts(layer, experts),
+            is_fused(experts),
+        ),
         (LinearName::ExpertDown(layer), false),
     ]
 }

@@ -4,8 +4,8 @@
 use ebb_kernels::bf16;
 use ebb_kernels::model::{
     Activation, AttentionSpec, ExpertActivation, ExpertsSpec, GatedDeltaSpec, LayerTensor as L,
-    Mamba2Spec, Mlp, ModelSpec, NormKind, NormPlace, PlainMlp, QkNorm, RecurrentSpec, RouterScores,
-    TensorName, WeightSource,
+    Mamba2Spec, Mixer, Mlp, ModelSpec, NormKind, NormPlace, PlainMlp, QkNorm, RecurrentSpec,
+    RouterScores, TensorName, WeightSource,
 };
 
 fn activate(activation: Activation, x: f64) -> f64 {
@@ -179,34 +179,37 @@ impl<W: WeightSource> Oracle<W> {
                 (layer.mixer_norm, layer.mlp_norm)
             };
             let mut h = x.clone();
-            if place.is_before() {
+            let mixer = self.spec.layers[layer].mixer.clone();
+            if place.is_before() && mixer != Mixer::None {
                 h = self.norm(name(L::AttnNorm), &h);
             }
             let before_attention = h.clone();
-            let mut h = match self.spec.layers[layer].recurrent().copied() {
-                None => self.attention(layer, &h),
-                Some(RecurrentSpec::GatedDelta(delta)) => self.delta(layer, delta, &h),
-                Some(RecurrentSpec::Mamba2(mamba)) => self.mamba(layer, mamba, &h),
-                Some(RecurrentSpec::ShortConv(_)) => self.short_conv(layer, &h),
+            let mut h = match mixer {
+                Mixer::Attention(_) => self.attention(layer, &h),
+                Mixer::Recurrent(RecurrentSpec::GatedDelta(delta)) => self.delta(layer, delta, &h),
+                Mixer::Recurrent(RecurrentSpec::Mamba2(mamba)) => self.mamba(layer, mamba, &h),
+                Mixer::Recurrent(RecurrentSpec::ShortConv(_)) => self.short_conv(layer, &h),
+                Mixer::None => vec![0.0; h.len()],
             };
-            if place.is_after() {
+            if place.is_after() && self.spec.layers[layer].mixer != Mixer::None {
                 h = self.norm(name(L::AttnPostNorm), &h);
             }
             x.iter_mut().zip(h).for_each(|(x, o)| *x += residual * o);
+            let mlp = self.spec.layers[layer].mlp.clone();
             let mut h = match mlp_place {
                 NormPlace::Shared => before_attention,
                 _ => x.clone(),
             };
-            if mlp_place.is_before() {
+            if mlp_place.is_before() && mlp != Mlp::None {
                 h = self.norm(name(L::MlpNorm), &h);
             }
-            let mlp = self.spec.layers[layer].mlp.clone();
             let mut h = match mlp {
                 Mlp::Dense { .. } => self.dense(layer, [L::Gate, L::Up, L::Down], &h),
                 Mlp::Plain(plain) => self.plain(layer, plain, &h),
                 Mlp::Experts(experts) => self.experts(layer, &experts, (&h, &x)),
+                Mlp::None => vec![0.0; h.len()],
             };
-            if mlp_place.is_after() {
+            if mlp_place.is_after() && self.spec.layers[layer].mlp != Mlp::None {
                 h = self.norm(name(L::MlpPostNorm), &h);
             }
             x.iter_mut().zip(h).for_each(|(x, d)| *x += residual * d);
@@ -312,7 +315,15 @@ impl<W: WeightSource> Oracle<W> {
         let mut shared = match spec.shared {
             None => vec![0.0; h.len()],
             Some(shared) => {
-                let mut out = self.dense(layer, [L::SharedGate, L::SharedUp, L::SharedDown], h);
+                let mut out = match spec.activation.is_gated() {
+                    true => self.dense(layer, [L::SharedGate, L::SharedUp, L::SharedDown], h),
+                    false => {
+                        let mut up = self.matmul(name(L::SharedUp), h);
+                        up.iter_mut()
+                            .for_each(|x| *x = activate(Activation::Relu2, *x));
+                        self.matmul(name(L::SharedDown), &up)
+                    }
+                };
                 if shared.gated {
                     let share = sigmoid(self.matmul(name(L::SharedScore), h)[0]);
                     out.iter_mut().for_each(|x| *x *= share);
@@ -352,19 +363,27 @@ impl<W: WeightSource> Oracle<W> {
             weights.iter_mut().zip(scales).for_each(|(w, s)| *w *= s);
         }
         let mut out = vec![0.0; h.len()];
-        let gate = self.matmul(name(L::ExpertGate), h);
+        let has_gates = spec.activation.is_gated();
+        let gate = has_gates.then(|| self.matmul(name(L::ExpertGate), h));
         let up = self.matmul(name(L::ExpertUp), h);
         let down = self.tensor(name(L::ExpertDown));
         let inner = spec.intermediate;
         let biases = spec.biases.then(|| {
-            [L::ExpertGateBias, L::ExpertUpBias, L::ExpertDownBias].map(|t| self.tensor(name(t)))
+            [L::ExpertGateBias, L::ExpertUpBias, L::ExpertDownBias].map(|t| match t {
+                L::ExpertGateBias if !has_gates => Vec::new(),
+                _ => self.tensor(name(t)),
+            })
         });
         let bias = |which: usize, index: usize| biases.as_ref().map_or(0.0, |b| b[which][index]);
         for (expert, weight) in weights.iter().enumerate() {
             let act: Vec<f64> = (expert * inner..(expert + 1) * inner)
-                .map(|i| (gate[i] + bias(0, i), up[i] + bias(1, i)))
+                .map(|i| {
+                    let gate = gate.as_ref().map_or(0.0, |gate| gate[i] + bias(0, i));
+                    (gate, up[i] + bias(1, i))
+                })
                 .map(|(gate, up)| match spec.activation {
                     ExpertActivation::SwiGlu => gate * sigmoid(gate) * up,
+                    ExpertActivation::Relu2 => activate(Activation::Relu2, up),
                     ExpertActivation::GeGlu => activate(Activation::GeluTanh, gate) * up,
                     ExpertActivation::Clamped { limit, alpha } => {
                         let limit = f64::from(limit);

@@ -60,7 +60,10 @@ fn hf_tensor(name: TensorName) -> StoredTensor {
         L::Gate => "feed_forward.gate_proj",
         L::Up => "feed_forward.up_proj",
         L::Down => "feed_forward.down_proj",
-        _ => return mamba::hf_tensor(name, "mamba").unwrap_or_else(|| llama_hf(name)),
+        _ => {
+            let mamba = mamba::hf_tensor(name, &format!("model.layers.{layer}.mamba"));
+            return mamba.unwrap_or_else(|| llama_hf(name));
+        }
     };
     StoredTensor::own(name, format!("model.layers.{layer}.{part}.weight"))
 }

@@ -70,7 +70,7 @@ pub(super) static FAMILY: Family = Family {
             }
             LayerTensor::Down => StoredTensor::own(name, stored("output_linear")),
             _ => {
-                let mamba = mamba::hf_tensor(name, "mamba");
+                let mamba = mamba::hf_tensor(name, &format!("model.layers.{layer}.mamba"));
                 mamba.unwrap_or_else(|| granitemoeshared::hf_tensor(name))
             }
         }

@@ -47,14 +47,14 @@ pub(super) fn hf_spec(
     })
 }
 
-/// Where a checkpoint has a tensor of such a layer, if it is one: `prefix` is how their names
-/// begin.
+/// Where a checkpoint has a tensor of such a layer, if it is one, under names that begin with
+/// `prefix`.
 pub(super) fn hf_tensor(name: TensorName, prefix: &str) -> Option<StoredTensor> {
     use LayerTensor as L;
-    let TensorName::Layer(layer, tensor) = name else {
+    let TensorName::Layer(_, tensor) = name else {
         return None;
     };
-    let stored = |part: &str| format!("model.layers.{layer}.{prefix}.{part}");
+    let stored = |part: &str| format!("{prefix}.{part}");
     let part = match tensor {
         part if IN.contains(&part) => {
             return Some(StoredTensor::part(name, stored("in_proj.weight"), IN));

@@ -76,6 +76,7 @@ families!(
     mistral,
     mixtral,
     nemotron,
+    nemotron_h,
     olmo,
     olmo2,
     olmo3,

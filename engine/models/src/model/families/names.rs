@@ -501,7 +501,7 @@ fn heads_of(spec: &ModelSpec, tensor: TensorName) -> usize {
     match &spec.layers[layer].mixer {
         Mixer::Attention(attention) => attention.q_heads,
         Mixer::Recurrent(RecurrentSpec::GatedDelta(delta)) => delta.k_heads,
-        Mixer::Recurrent(RecurrentSpec::Mamba2(_) | RecurrentSpec::ShortConv(_)) => {
+        Mixer::Recurrent(RecurrentSpec::Mamba2(_) | RecurrentSpec::ShortConv(_)) | Mixer::None => {
             unreachable!("no key heads")
         }
     }

@@ -408,6 +408,36 @@ impl HfConfig {
         Ok(kinds.map(|kinds| kinds.iter().map(has_attention).collect()))
     }
 
+    /// The kind of each layer, as a list of names or as a text with a character for each of
+    /// `known`.
+    pub(crate) fn layer_pattern(
+        &self,
+        (list, key): (&str, &str),
+        known: &[(char, &[&str])],
+    ) -> Result<Option<Vec<char>>, Refusal> {
+        self.reads_kinds.set(true);
+        if let Some(pattern) = self.object.text(key)? {
+            let is_known = |c: &char| known.iter().any(|(known, _)| known == c);
+            if let Some(other) = pattern.chars().find(|c| !is_known(c)) {
+                let supported: Vec<_> = known.iter().map(|(c, _)| c.to_string()).collect();
+                let found = format!("{other:?}");
+                return Err(Refusal::unsupported(key, found, &supported.join(", ")));
+            }
+            return Ok(Some(pattern.chars().collect()));
+        }
+        let Some(kinds) = self.texts(list)? else {
+            return Ok(None);
+        };
+        let names: Vec<&str> = known
+            .iter()
+            .flat_map(|(_, names)| *names)
+            .copied()
+            .collect();
+        check_kinds(list, &kinds, &names, kinds.len())?;
+        let of = |kind: &&str| known.iter().find(|(_, names)| names.contains(kind));
+        Ok(Some(kinds.iter().filter_map(of).map(|(c, _)| *c).collect()))
+    }
+
     /// A whole number; none where the field is missing or `"auto"`.
     pub(crate) fn size_or_auto(&self, key: &str) -> Result<Option<usize>, Refusal> {
         match self.object.get(key) {

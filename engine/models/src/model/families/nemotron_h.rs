@@ -1,0 +1,150 @@
+//! Nemotron-H and Nemotron 3: layers of one part each, which is Mamba-2, attention without RoPE, an
+//! MLP or experts, without gates and of the square of ReLU.
+
+use ebb_kernels::model::{
+    Activation, ExpertActivation, ExpertsSpec, LayerTensor, Mamba2Spec, Mixer, Mlp, PlainMlp,
+    RecurrentSpec, SharedExpert, TensorName,
+};
+
+use super::{Family, StoredTensor, TextType, mamba};
+use crate::model::error::Refusal;
+use crate::model::hf::config::{HfConfig, HfDefaults};
+
+/// What a layer is, in the text that older files have, and by name.
+const MAMBA: char = 'M';
+const ATTENTION: char = '*';
+const MLP: char = '-';
+const EXPERTS: char = 'E';
+const KINDS: &[(char, &[&str])] = &[
+    (MAMBA, &["linear_attention", "mamba"]),
+    (ATTENTION, &["full_attention", "attention"]),
+    (MLP, &["mlp"]),
+    (EXPERTS, &["moe"]),
+];
+
+const PATTERN: (&str, &str) = ("layers_block_type", "hybrid_override_pattern");
+
+pub(super) static FAMILY: Family = Family {
+    name: "nemotron_h",
+    hf_class: "NemotronHForCausalLM",
+    hf_text: &[TextType {
+        model_types: &["nemotron_h"],
+        sizes: r#"{
+            "hidden_size": 4096, "intermediate_size": 21504, "num_attention_heads": 32,
+            "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 131072,
+            "max_position_embeddings": 4096
+        }"#,
+        // Files need not say how many layers there are beside what each is.
+        constants: r#"{"num_hidden_layers": 1}"#,
+    }],
+    hf_spec: |config| {
+        let mut model = config.uniform(&HfDefaults::default())?;
+        for key in ["mlp_bias", "use_bias", "mamba_proj_bias"] {
+            config.refuse(key)?;
+        }
+        config.refuse_other_text("mlp_hidden_act", "relu2")?;
+        config.refuse_other_text("mamba_hidden_act", "silu")?;
+        model.norm_eps = config.number("layer_norm_epsilon")?.unwrap_or(1e-5) as f32;
+        let mamba = mamba_2(config, model.norm_eps)?;
+        let Some(kinds) = config.layer_pattern(PATTERN, KINDS)? else {
+            return Err(Refusal::Missing(PATTERN.0.to_owned()));
+        };
+        let plain = PlainMlp {
+            intermediate: model.intermediate,
+            activation: Activation::Relu2,
+            bias: false,
+        };
+        // Models without experts need not say what they would be.
+        let experts = match kinds.contains(&EXPERTS) {
+            true => Some(experts(config)?),
+            false => None,
+        };
+        model.layers = kinds.len();
+        let mut spec = model.spec();
+        for (layer, kind) in spec.layers.iter_mut().zip(kinds) {
+            match (kind, &experts) {
+                (ATTENTION, _) => layer.attention_mut().rope = None,
+                (MAMBA, _) => layer.mixer = Mixer::Recurrent(RecurrentSpec::Mamba2(mamba)),
+                _ => layer.mixer = Mixer::None,
+            }
+            layer.mlp = match (kind, &experts) {
+                (MLP, _) => Mlp::Plain(plain),
+                (EXPERTS, Some(experts)) => Mlp::Experts(experts.clone()),
+                _ => Mlp::None,
+            };
+        }
+        Ok(spec)
+    },
+    hf_tensor,
+    gguf: None,
+};
+
+fn mamba_2(config: &HfConfig, norm_eps: f32) -> Result<Mamba2Spec, Refusal> {
+    let size = |key, default| Ok::<_, Refusal>(config.size(key)?.unwrap_or(default));
+    let groups = size("n_groups", 8)?;
+    Ok(Mamba2Spec {
+        heads: size("mamba_num_heads", 128)?,
+        head_dim: size("mamba_head_dim", 64)?,
+        groups,
+        state_dim: size("ssm_state_size", 128)?,
+        taps: size("conv_kernel", 4)?,
+        conv_bias: config.bool("use_conv_bias")?.unwrap_or(true),
+        norm_parts: Some(groups),
+        norm_eps,
+        time_steps: config.limits("time_step_limit")?,
+    })
+}
+
+fn experts(config: &HfConfig) -> Result<ExpertsSpec, Refusal> {
+    const LATENT: &str = "moe_latent_size";
+    if let Some(latent) = config.size(LATENT)? {
+        return Err(Refusal::unsupported(LATENT, latent, "its absence"));
+    }
+    let mut experts = config.experts("moe_intermediate_size", config.sigmoid_routing()?)?;
+    experts.activation = ExpertActivation::Relu2;
+    experts.shared = Some(SharedExpert {
+        intermediate: config.required_size("moe_shared_expert_intermediate_size")?,
+        gated: false,
+    });
+    Ok(experts)
+}
+
+fn hf_tensor(name: TensorName) -> StoredTensor {
+    use LayerTensor as L;
+    let TensorName::Layer(layer, part) = name else {
+        let stored = match name {
+            TensorName::Embedding => "backbone.embeddings.weight",
+            TensorName::FinalNorm => "backbone.norm_f.weight",
+            _ => "lm_head.weight",
+        };
+        return StoredTensor::own(name, stored);
+    };
+    let prefix = format!("backbone.layers.{layer}");
+    let part = match part {
+        L::AttnNorm | L::MlpNorm => "norm.weight",
+        L::Q => "mixer.q_proj.weight",
+        L::K => "mixer.k_proj.weight",
+        L::V => "mixer.v_proj.weight",
+        L::O => "mixer.o_proj.weight",
+        L::Up => "mixer.up_proj.weight",
+        L::Down => "mixer.down_proj.weight",
+        L::Router => "mixer.gate.weight",
+        L::RouterCorrection => "mixer.gate.e_score_correction_bias",
+        L::SharedUp => "mixer.shared_experts.up_proj.weight",
+        L::SharedDown => "mixer.shared_experts.down_proj.weight",
+        L::ExpertUp | L::ExpertDown => {
+            let part = if part == L::ExpertUp {
+                "up_proj"
+            } else {
+                "down_proj"
+            };
+            let stored = format!("{prefix}.mixer.experts.*.{part}.weight");
+            return StoredTensor::of_each_expert(name, stored);
+        }
+        _ => {
+            let mamba = mamba::hf_tensor(name, &format!("{prefix}.mixer"));
+            return mamba.unwrap_or_else(|| unreachable!("no layer has a {part:?}"));
+        }
+    };
+    StoredTensor::own(name, format!("{prefix}.{part}"))
+}
