@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
 # Measures models with experts, sliding windows and recurrent layers on the first GPU of this
-# machine, in the shapes of Qwen3-30B-A3B, gpt-oss-20B, Gemma 3 12B and Qwen3.6-27B with random
-# weights.
+# machine, in the shapes of Qwen3-30B-A3B, gpt-oss-20B, Gemma 3 12B, Qwen3.6-27B and Nemotron 3 Nano
+# with random weights.
 #
 #   benches/gpu/models.sh OUT [EBB_BENCH] [PART...]
 #
 # OUT: a folder for run.txt and the CSV files.
 # EBB_BENCH: the binary (cargo build --release -p ebb-benches --features cuda), target/release's
 #   unless told.
-# PART: check, windows, kv, qwen3, gpt-oss, gemma, gemma4, hybrid, experts, recurrent or profile
-#   (where Nsight Compute is installed); all of them unless told.
+# PART: check, windows, kv, qwen3, gpt-oss, gemma, gemma4, hybrid, nemotron, experts, recurrent or
+#   profile (where Nsight Compute is installed); all of them unless told.
 set -euo pipefail
 out=$(realpath -m "${1:?usage: models.sh OUT [EBB_BENCH] [PART...]}")
 cd "$(dirname "$0")/../.."
 bin=$(realpath "${2:-target/release/ebb-bench}")
 shift $(($# < 2 ? $# : 2))
 [ $# -gt 0 ] ||
-  set -- check windows kv qwen3 gpt-oss gemma gemma4 hybrid experts recurrent profile
+  set -- check windows kv qwen3 gpt-oss gemma gemma4 hybrid nemotron experts recurrent profile
 mkdir -p "$out"
 . benches/gpu/cublaslt.sh
 
@@ -47,6 +47,7 @@ for part in "$@"; do
     gpt-oss) throughput gpt-oss-20b gpt-oss-20b ;;
     gemma) throughput gemma-3-12b gemma-3-12b ;;
     gemma4) throughput gemma-4 gemma-4 ;;
+    nemotron) throughput nemotron-3-nano nemotron-3-nano ;;
     experts) "$bin" experts > "$out/experts.csv" ;;
     recurrent) "$bin" recurrent > "$out/recurrent.csv" ;;
     profile)

@@ -125,8 +125,8 @@ __device__ __forceinline__ void write_many(const ExpertsParams& p, uint4 tile, u
       if (p.gated) {
         keep(s, gated_by(p, low[0], high[0]), gated_by(p, low[1], high[1]));
       } else {
-        keep(2 * s, low[0], low[1]);
-        keep(2 * s + 1, high[0], high[1]);
+        keep(2 * s, put_out(p, low[0]), put_out(p, low[1]));
+        keep(2 * s + 1, put_out(p, high[0]), put_out(p, high[1]));
       }
     }
     __syncwarp();

@@ -16,7 +16,8 @@ namespace ebb {
 
 struct ExpertsParams {
   const bf16* x;           // [rows][inputs]
-  const uint32_t* sorted;  // of each place, its row of x; null: places are rows
+  const uint32_t* sorted;  // of each place, its row of x; null: places are rows, of what the
+                           // first product has put out
   const uint4* tiles;      // [0].x: how many; then expert, first place and count of each
   const uint8_t* weights;  // bf16 [experts][outputs][inputs], of gates and then of what they open;
                            // or packed, one expert behind the other
@@ -32,8 +33,13 @@ struct ExpertsParams {
   float limit;       // 0: gates are as they are; else silu's, clamped at it
   float alpha;
   uint32_t stages;  // of the ring of many.cuh, 2 to 4
+  uint32_t plain;   // 0, or the activation that outputs without gates go through
+  uint32_t reserved;
+
+  // Of the two products of an expert.
+  __device__ __forceinline__ bool is_first() const { return sorted != nullptr; }
 };
-static_assert(sizeof(ExpertsParams) == 96);
+static_assert(sizeof(ExpertsParams) == 104);
 
 constexpr int kExpertsWarps = 8;
 // Blocks of 32 inputs whose loads are in flight together, for so many eights of rows.
@@ -265,6 +271,11 @@ __device__ __forceinline__ float gated_by(const ExpertsParams& p, float gate, fl
   return activate(p.gated, gate) * up;
 }
 
+// What the first product of experts without gates puts out, or the second one.
+__device__ __forceinline__ float put_out(const ExpertsParams& p, float x) {
+  return p.plain ? activate(p.plain, x) : x;
+}
+
 // One of the two outputs that a lane of eight has of a slice: row g, or row g + 8 for i = 1.
 struct ExpertOutput {
   uint32_t expert, i, each, output;
@@ -284,10 +295,10 @@ struct ExpertOutput {
 
 template <class WEIGHTS, int TILES>
 __device__ __forceinline__ void experts(const ExpertsParams& p) {
-  // Tiles are cut by the kernel before that of gates, whose end that one waits for before it lets
-  // the next one start. So the other product finds them at once, and asks for its weights while
-  // those of gates are still multiplied.
-  if (p.gated) wait_for_previous();
+  // Tiles are cut by the kernel before the first product, whose end that one waits for before it
+  // lets the next one start. So the other product finds them at once, and asks for its weights
+  // while those of the first are still multiplied.
+  if (p.is_first()) wait_for_previous();
   let_next_start();
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const uint32_t each = p.gated ? p.outputs / 2 : p.outputs;
@@ -300,7 +311,7 @@ __device__ __forceinline__ void experts(const ExpertsParams& p) {
   uint32_t unit = few ? warp * gridDim.x + blockIdx.x : blockIdx.x * kExpertsWarps + warp;
   auto tile_of = [&](uint32_t unit) { return __ldcg(p.tiles + 1 + unit / slices); };
   if (unit < units) WEIGHTS::prefetch(p, tile_of(unit).x, unit % slices);
-  if (!p.gated) wait_for_previous();
+  if (!p.is_first()) wait_for_previous();
 #pragma unroll 1
   for (; unit < units; unit += warps) {
     const uint32_t slice = unit % slices, next = unit + warps;
@@ -332,8 +343,8 @@ __device__ __forceinline__ void experts(const ExpertsParams& p) {
         if (p.gated) {
           if (output[0] < each) y[output[0]] = __float2bfloat16(gated_by(p, low, high));
         } else {
-          if (output[0] < each) y[output[0]] = __float2bfloat16(low);
-          if (output[1] < each) y[output[1]] = __float2bfloat16(high);
+          if (output[0] < each) y[output[0]] = __float2bfloat16(put_out(p, low));
+          if (output[1] < each) y[output[1]] = __float2bfloat16(put_out(p, high));
         }
       }
     }

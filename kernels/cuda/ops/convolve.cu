@@ -7,7 +7,7 @@ namespace ebb {
 
 struct ConvParams {
   SeqStates states;     // [taps - 1][channels], the oldest token first
-  bf16* heads;          // [rows][in_width]; the delta rule's are convolved in place
+  bf16* heads;          // [rows][in_width]; but for short convolutions, convolved in place
   bf16* out;            // [rows][channels], of short convolutions
   const bf16* weight;   // [channels][taps]
   const bf16* bias;     // [channels], or null
@@ -159,11 +159,11 @@ __device__ __forceinline__ void convolve_chunk(const ConvChunkParams& p) {
 }  // namespace ebb
 
 // Grid of both: (sequences at most, channels / 256).
-EBB_KERNEL(conv_delta, ebb::ConvParams, 256, 1) { ebb::convolve_seq<false>(p); }
+EBB_KERNEL(conv_in_place, ebb::ConvParams, 256, 1) { ebb::convolve_seq<false>(p); }
 EBB_KERNEL(conv_short, ebb::ConvParams, 256, 1) { ebb::convolve_seq<true>(p); }
 
 // Grid of all: (chunks, channels / 256). The first of a kind, then the second.
-EBB_KERNEL(keep_before_delta, ebb::ConvChunkParams, 256, 1) { ebb::keep_before<false>(p); }
+EBB_KERNEL(keep_before_in_place, ebb::ConvChunkParams, 256, 1) { ebb::keep_before<false>(p); }
 EBB_KERNEL(keep_before_short, ebb::ConvChunkParams, 256, 1) { ebb::keep_before<true>(p); }
-EBB_KERNEL(conv_chunks_delta, ebb::ConvChunkParams, 256, 1) { ebb::convolve_chunk<false>(p); }
+EBB_KERNEL(conv_chunks_in_place, ebb::ConvChunkParams, 256, 1) { ebb::convolve_chunk<false>(p); }
 EBB_KERNEL(conv_chunks_short, ebb::ConvChunkParams, 256, 1) { ebb::convolve_chunk<true>(p); }

@@ -1,8 +1,8 @@
 // The gated delta rule in chunks, before and after the state comes in: what follows from a chunk's
-// keys and gates alone (delta_chunks.cuh), and norm and gates of what comes out.
+// keys and gates alone (rule_chunks.cuh), and norm and gates of what comes out.
 #include "../common/eight.cuh"
 #include "../common/reduce.cuh"
-#include "delta_chunks.cuh"
+#include "rule_chunks.cuh"
 
 namespace ebb {
 
@@ -27,19 +27,19 @@ __device__ __forceinline__ uint32_t inverse_place(uint32_t row, uint32_t column)
 }
 
 // Brings keys to shared memory, and finds out how long they and the queries are.
-__device__ __forceinline__ void load_keys(const DeltaParams& p, const StepChunk& chunk,
+__device__ __forceinline__ void load_keys(const RuleParams& p, const StepChunk& chunk,
                                           uint32_t head, uint8_t* keys, RowScalars& scalars) {
   constexpr uint32_t kLanes = kChunkKeyDim / 8, kRows = kChunkThreads / kLanes;
   const uint32_t part = threadIdx.x % kLanes;
-  const bf16* const queries = p.heads + p.k_head(head) * p.k_dim + 8 * part;
+  const bf16* const heads = p.heads + p.k_head(head) * p.k_dim + 8 * part;
 #pragma unroll
   for (uint32_t i = 0; i < kChunkRows / kRows; i++) {
     const uint32_t row = i * kRows + threadIdx.x / kLanes;
     uint4 q = make_uint4(0, 0, 0, 0), k = q;
     if (row < chunk.rows && 8 * part < p.k_dim) {
-      const bf16* const from = queries + static_cast<uint64_t>(chunk.first_row + row) * p.in_width;
-      q = *reinterpret_cast<const uint4*>(from);
-      k = *reinterpret_cast<const uint4*>(from + p.k_width());
+      const bf16* const from = heads + static_cast<uint64_t>(chunk.first_row + row) * p.in_width;
+      q = *reinterpret_cast<const uint4*>(from + p.queries_at);
+      k = *reinterpret_cast<const uint4*>(from + p.keys_at);
     }
     *reinterpret_cast<uint4*>(keys + wide_place(row, part)) = k;
     float x[8], qq = 0.f, kk = 0.f;
@@ -62,7 +62,7 @@ __device__ __forceinline__ void load_keys(const DeltaParams& p, const StepChunk&
 }
 
 // A, of a warp's 16 rows, up to its diagonal tile.
-__device__ __forceinline__ void multiply_keys(const DeltaParams& p, const uint8_t* keys,
+__device__ __forceinline__ void multiply_keys(const RuleParams& p, const uint8_t* keys,
                                               const RowScalars& scalars, float* matrix) {
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const uint32_t from = smem_address(keys), steps = (p.k_dim + 15) / 16;
@@ -125,7 +125,7 @@ __device__ __forceinline__ void invert(const float* matrix, float* inverse, uint
   }
 }
 
-__device__ __forceinline__ void delta_prepare(const DeltaChunkParams& p) {
+__device__ __forceinline__ void delta_prepare(const RuleChunkParams& p) {
   EBB_DYNAMIC_SHARED(shared);
   float* const inverse = reinterpret_cast<float*>(shared);
   float* const matrix = reinterpret_cast<float*>(shared + kMatrixAt);
@@ -133,34 +133,21 @@ __device__ __forceinline__ void delta_prepare(const DeltaChunkParams& p) {
   const StepChunk chunk = p.chunks[blockIdx.x];
   const uint32_t head = blockIdx.y, thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   if (thread < kChunkRows) {
-    // Rows behind the last change nothing.
-    float log_decay = 0.f, strength = 0.f;
-    if (thread < chunk.rows) {
-      const uint64_t row = chunk.first_row + thread;
-      const bf16* const gates = p.delta.heads + row * p.delta.in_width + p.delta.strengths_at();
-      const float a = __bfloat162float(gates[p.delta.v_heads + head]);
-      log_decay = fmaxf(DeltaGate(p.delta, head).log_decay(a), kLogDecayMin);
-      strength = sigmoid(__bfloat162float(gates[head]));
-    }
-    scalars.log_decay[thread] = log_decay;
-    scalars.strength[thread] = strength;
+    const Gate gate = gate_of_row<Rule::kDelta>(p.rule, chunk, head);
+    scalars.log_decay[thread] = gate.log_decay;
+    scalars.strength[thread] = gate.strength;
   }
-  load_keys(p.delta, chunk, head, shared, scalars);
+  load_keys(p.rule, chunk, head, shared, scalars);
   __syncthreads();
   uint32_t* const record = record_of(p, blockIdx.x, head);
   if (thread < kChunkRows) {
-    float sum = 0.f;
-#pragma unroll
-    for (uint32_t i = 0; i < kChunkRows; i++) sum += i <= thread ? scalars.log_decay[i] : 0.f;
+    const float sum = sum_up_to_row(scalars.log_decay);
     scalars.sum[thread] = sum;
-    float* const out = reinterpret_cast<float*>(record + kRecordScalars) + thread;
-    out[0] = sum;
-    out[kChunkRows] = scalars.of_k[thread];
-    out[2 * kChunkRows] = scalars.of_q[thread];
+    record_scalars(record, sum, scalars.of_k[thread], scalars.of_q[thread]);
   }
   __syncthreads();
   const uint32_t tiles = (chunk.rows + 15) / 16;
-  if (warp < tiles) multiply_keys(p.delta, shared, scalars, matrix);
+  if (warp < tiles) multiply_keys(p.rule, shared, scalars, matrix);
   __syncthreads();
   if (thread < kChunkRows) invert(matrix, inverse, 16 * tiles);
   __syncthreads();
@@ -182,30 +169,30 @@ __device__ __forceinline__ void delta_prepare(const DeltaChunkParams& p) {
 
 // A warp's rows of a chunk and head, one after the other. What the rule has put out is the sum of
 // what is there and what is in place of the values.
-__device__ __forceinline__ void delta_finish(const DeltaChunkParams& p) {
+__device__ __forceinline__ void delta_finish(const RuleChunkParams& p) {
   constexpr uint32_t kWarps = kChunkThreads / 32;
-  const DeltaParams& delta = p.delta;
+  const RuleParams& rule = p.rule;
   const StepChunk chunk = p.chunks[blockIdx.x];
   const uint32_t head = blockIdx.y, channel = threadIdx.x % 32 * 8;
-  const bool is_there = channel < delta.v_dim;
+  const bool is_there = channel < rule.v_dim;
   float weight[8] = {};
-  if (is_there) load8(delta.norm + channel, weight);
+  if (is_there) load8(rule.norm + channel, weight);
   for (uint32_t r = threadIdx.x / 32; r < chunk.rows; r += kWarps) {
     const uint64_t row = chunk.first_row + r;
-    bf16* const out = delta.out + row * delta.v_width() + head * delta.v_dim + channel;
-    const bf16* const in = delta.heads + row * delta.in_width + head * delta.v_dim + channel;
+    bf16* const out = rule.out + row * rule.v_width() + head * rule.v_dim + channel;
+    const bf16* const in = rule.heads + row * rule.in_width + head * rule.v_dim + channel;
     float x[8] = {}, rest[8] = {}, z[8] = {}, squares = 0.f;
     if (is_there) {
       load8(out, x);
-      load8(in + delta.values_at(), rest);
-      load8(in + delta.z_at(), z);
+      load8(in + rule.values_at, rest);
+      load8(in + rule.z_at(), z);
     }
 #pragma unroll
     for (int i = 0; i < 8; i++) {
       x[i] += rest[i];
       squares = fmaf(x[i], x[i], squares);
     }
-    const float scale = rsqrtf(warp_sum(squares) / static_cast<float>(delta.v_dim) + delta.eps);
+    const float scale = rsqrtf(warp_sum(squares) / static_cast<float>(rule.v_dim) + rule.eps);
 #pragma unroll
     for (int i = 0; i < 8; i++) x[i] = x[i] * scale * weight[i] * silu(z[i]);
     if (is_there) store8(out, x);
@@ -215,5 +202,5 @@ __device__ __forceinline__ void delta_finish(const DeltaChunkParams& p) {
 }  // namespace ebb
 
 // Grid of both: (chunks, value heads).
-EBB_KERNEL(delta_prepare, ebb::DeltaChunkParams, ebb::kChunkThreads, 5) { ebb::delta_prepare(p); }
-EBB_KERNEL(delta_finish, ebb::DeltaChunkParams, ebb::kChunkThreads, 8) { ebb::delta_finish(p); }
+EBB_KERNEL(delta_prepare, ebb::RuleChunkParams, ebb::kChunkThreads, 5) { ebb::delta_prepare(p); }
+EBB_KERNEL(delta_finish, ebb::RuleChunkParams, ebb::kChunkThreads, 8) { ebb::delta_finish(p); }

@@ -1,6 +1,6 @@
-// The gated delta rule over the rows of a step's sequences, and the gates of what attention puts
-// out. States are f32; a sequence that begins has none yet. Rows of a sequence are walked in order,
-// so bits do not depend on how a prompt is cut.
+// The gated delta rule and Mamba-2 over the rows of a step's sequences, and the gates of what
+// attention puts out. States are f32; a sequence that begins has none yet. Rows of a sequence are
+// walked in order, so bits do not depend on how a prompt is cut.
 #include "../common/eight.cuh"
 #include "../common/kernel.cuh"
 #include "../common/reduce.cuh"
@@ -39,7 +39,8 @@ __device__ __forceinline__ float* disguised(float* p) {
 
 // What a row asks of all columns.
 struct DeltaRow {
-  alignas(16) float q[kDeltaPlaces];  // of length 1, divided by sqrt(k_dim); zeros behind
+  // Of length 1, queries divided by sqrt(k_dim); of Mamba-2 as they are. Zeros behind.
+  alignas(16) float q[kDeltaPlaces];
   alignas(16) float k[kDeltaPlaces];
   float v[kDeltaDim];
   float q_dot_k;
@@ -48,38 +49,42 @@ struct DeltaRow {
 };
 
 // The warp that gets rows ready, one of them under way from memory.
-struct DeltaReader {
-  float q[kDeltaPerLane], k[kDeltaPerLane], v[kDeltaPerLane], a, b;
+template <Rule R>
+struct RowReader {
+  float q[kDeltaPerLane], k[kDeltaPerLane], v[kDeltaPerLane];
+  Gate gate;
 
-  __device__ __forceinline__ void load(const DeltaParams& p, const bf16* row, uint32_t lane) {
-    const uint32_t head = blockIdx.y, k_width = p.k_width();
-    const bf16* const queries = row + p.k_head(head) * p.k_dim;
-    const bf16* const values = row + p.values_at() + head * p.v_dim;
+  __device__ __forceinline__ void load(const RuleParams& p, const bf16* row, const Gates<R>& gates,
+                                       uint32_t lane) {
+    const uint32_t head = blockIdx.y, of_key = p.k_head(head) * p.k_dim;
+    const bf16* const queries = row + p.queries_at + of_key;
+    const bf16* const keys = row + p.keys_at + of_key;
+    const bf16* const values = row + p.values_at + head * p.v_dim;
 #pragma unroll
     for (int i = 0; i < kDeltaPerLane; i++) {
       const uint32_t c = lane + 32 * i;
       q[i] = k[i] = v[i] = 0.f;
       if (c < p.k_dim) {
         q[i] = __bfloat162float(queries[c]);
-        k[i] = __bfloat162float(queries[k_width + c]);
+        k[i] = __bfloat162float(keys[c]);
       }
       if (c < p.v_dim) v[i] = __bfloat162float(values[c]);
     }
-    const bf16* const strengths = row + p.strengths_at();
-    b = __bfloat162float(strengths[head]);
-    a = __bfloat162float(strengths[p.v_heads + head]);
+    gate = gates.of(p, row + p.gates_at(), head);
   }
 
-  __device__ __forceinline__ void store(const DeltaParams& p, DeltaRow& to, const DeltaGate& gate,
-                                        uint32_t lane) const {
-    float qq = 0.f, kk = 0.f;
+  __device__ __forceinline__ void store(const RuleParams& p, DeltaRow& to, uint32_t lane) const {
+    float of_q = 1.f, of_k = 1.f;
+    if constexpr (R == Rule::kDelta) {
+      float qq = 0.f, kk = 0.f;
 #pragma unroll
-    for (int i = 0; i < kDeltaPerLane; i++) {
-      qq = fmaf(q[i], q[i], qq);
-      kk = fmaf(k[i], k[i], kk);
+      for (int i = 0; i < kDeltaPerLane; i++) {
+        qq = fmaf(q[i], q[i], qq);
+        kk = fmaf(k[i], k[i], kk);
+      }
+      of_q = rsqrtf(warp_sum(qq) + kDeltaEps) * rsqrtf(static_cast<float>(p.k_dim));
+      of_k = rsqrtf(warp_sum(kk) + kDeltaEps);
     }
-    const float of_q = rsqrtf(warp_sum(qq) + kDeltaEps) * rsqrtf(static_cast<float>(p.k_dim));
-    const float of_k = rsqrtf(warp_sum(kk) + kDeltaEps);
     float dot = 0.f;
 #pragma unroll
     for (int i = 0; i < kDeltaPerLane; i++) {
@@ -92,15 +97,17 @@ struct DeltaReader {
     dot = warp_sum(dot);
     if (lane > 0) return;
     to.q_dot_k = dot;
-    to.decay = expf(gate.log_decay(a));
-    to.strength = sigmoid(b);
+    to.decay = expf(gate.log_decay);
+    to.strength = gate.strength;
   }
 };
 
 // All threads of a CTA, in whichever of its parts they are.
 __device__ __forceinline__ void delta_sync() { named_barrier_sync(1, kDeltaThreads); }
 
-__device__ __forceinline__ void delta_rule(const DeltaParams& p) {
+template <Rule R>
+__device__ __forceinline__ void walk(const RuleParams& p) {
+  constexpr bool kIsDelta = R == Rule::kDelta;
   __shared__ DeltaRow rows[2];
   __shared__ float outs[2][kDeltaDim];
   if (blockIdx.x >= *p.states.seq_count) return;
@@ -119,6 +126,7 @@ __device__ __forceinline__ void delta_rule(const DeltaParams& p) {
 #pragma unroll
     for (int i = 0; i < kDeltaRows; i++)
       state[i] = i < owned && seq.position > 0 ? mine[i * v_dim] : 0.f;
+    const float skip = kIsDelta ? 0.f : __bfloat162float(p.skip[head]);
     delta_sync();
     for (uint32_t t = 0; t <= seq.rows; t++) {
       if (t < seq.rows) {
@@ -144,7 +152,8 @@ __device__ __forceinline__ void delta_rule(const DeltaParams& p) {
           of_k += __shfl_xor_sync(~0u, of_k, m);
         }
         const float decay = row.decay, value = is_column ? row.v[column] : 0.f;
-        const float change = (value - decay * of_k) * row.strength;
+        const float known = kIsDelta ? decay * of_k : 0.f;
+        const float change = (value - known) * row.strength;
 #pragma unroll
         for (int i = 0; i < kDeltaRows; i += 4) {
           const float4 k4 = *reinterpret_cast<const float4*>(k + i);
@@ -153,7 +162,10 @@ __device__ __forceinline__ void delta_rule(const DeltaParams& p) {
           state[i + 2] = fmaf(k4.z, change, decay * state[i + 2]);
           state[i + 3] = fmaf(k4.w, change, decay * state[i + 3]);
         }
-        if (is_column && part == 0) outs[t % 2][column] = fmaf(row.q_dot_k, change, decay * of_q);
+        if (is_column && part == 0) {
+          const float out = fmaf(row.q_dot_k, change, decay * of_q);
+          outs[t % 2][column] = kIsDelta ? out : fmaf(skip, value, out);
+        }
       }
       delta_sync();
     }
@@ -162,16 +174,16 @@ __device__ __forceinline__ void delta_rule(const DeltaParams& p) {
     for (int i = 0; i < kDeltaRows; i++)
       if (i < owned) end[i * v_dim] = state[i];
   } else if (threadIdx.x < kDeltaOwners + 32) {
-    const DeltaGate gate(p, head);
-    DeltaReader reader;
-    reader.load(p, first, lane);
-    reader.store(p, rows[0], gate, lane);
-    if (seq.rows > 1) reader.load(p, first + stride, lane);
+    const Gates<R> gates(p, head);
+    RowReader<R> reader;
+    reader.load(p, first, gates, lane);
+    reader.store(p, rows[0], lane);
+    if (seq.rows > 1) reader.load(p, first + stride, gates, lane);
     delta_sync();
     for (uint32_t t = 0; t <= seq.rows; t++) {
       if (t + 1 < seq.rows) {
-        reader.store(p, rows[(t + 1) % 2], gate, lane);
-        if (t + 2 < seq.rows) reader.load(p, first + (t + 2) * stride, lane);
+        reader.store(p, rows[(t + 1) % 2], lane);
+        if (t + 2 < seq.rows) reader.load(p, first + (t + 2) * stride, gates, lane);
       }
       delta_sync();
     }
@@ -183,7 +195,8 @@ __device__ __forceinline__ void delta_rule(const DeltaParams& p) {
 #pragma unroll
     for (int i = 0; i < kDeltaPerLane; i++) {
       const uint32_t c = lane + 32 * i;
-      weight[i] = c < v_dim ? __bfloat162float(p.norm[c]) : 0.f;
+      weight[i] = 1.f;
+      if (kIsDelta && c < v_dim) weight[i] = __bfloat162float(p.norm[c]);
       z[i] = 0.f;
     }
     delta_sync();
@@ -196,7 +209,8 @@ __device__ __forceinline__ void delta_rule(const DeltaParams& p) {
           x[i] = lane + 32 * i < v_dim ? from[lane + 32 * i] : 0.f;
           squares = fmaf(x[i], x[i], squares);
         }
-        const float scale = rsqrtf(warp_sum(squares) / static_cast<float>(v_dim) + p.eps);
+        float scale = 1.f;
+        if (kIsDelta) scale = rsqrtf(warp_sum(squares) / static_cast<float>(v_dim) + p.eps);
 #pragma unroll
         for (int i = 0; i < kDeltaPerLane; i++)
           if (lane + 32 * i < v_dim)
@@ -227,4 +241,5 @@ EBB_KERNEL(open_attended, ebb::OpenParams, 256, 1) {
 }
 
 // Grid: (sequences at most, value heads).
-EBB_KERNEL(delta_rule, ebb::DeltaParams, ebb::kDeltaThreads, 1) { ebb::delta_rule(p); }
+EBB_KERNEL(delta_rule, ebb::RuleParams, ebb::kDeltaThreads, 1) { ebb::walk<ebb::Rule::kDelta>(p); }
+EBB_KERNEL(mamba_rule, ebb::RuleParams, ebb::kDeltaThreads, 1) { ebb::walk<ebb::Rule::kMamba>(p); }

@@ -88,6 +88,8 @@ struct ExpertsParams {
     limit: f32,
     alpha: f32,
     stages: u32,
+    plain: u32,
+    reserved: u32,
 }
 // SAFETY: field for field `ebb::ExpertsParams` of experts/product.cuh.
 unsafe impl KernelParams for ExpertsParams {}
@@ -128,6 +130,8 @@ const COMBINE_THREADS: u32 = 256;
 /// The weights of a layer of experts, stacked.
 #[derive(Debug)]
 pub(super) struct ExpertWeights {
+    /// Whether the first product is of gates and of what they open; else of the latter alone.
+    pub(super) gated: bool,
     /// `[experts][hidden]`.
     pub(super) router: DeviceBuffer<bf16>,
     /// `[experts]`.
@@ -453,11 +457,19 @@ impl Experts {
         }
     }
 
-    /// Of the gates, and of what they open.
+    /// Of the gates and of what they open, or of experts without gates.
     fn gate_up(&self, of: &Run<'_>, x: &DeviceBuffer<bf16>) -> ExpertsParams {
         let (limit, alpha) = match of.spec.activation {
-            ExpertActivation::SwiGlu | ExpertActivation::GeGlu => (0.0, 1.0),
+            ExpertActivation::SwiGlu | ExpertActivation::GeGlu | ExpertActivation::Relu2 => {
+                (0.0, 1.0)
+            }
             ExpertActivation::Clamped { limit, alpha } => (limit, alpha),
+        };
+        let activation = activation_code(of.spec.activation.of_gates());
+        let inner = of.spec.intermediate as u32;
+        let (outputs, gated, plain) = match of.spec.activation.is_gated() {
+            true => (2 * inner, activation, 0),
+            false => (inner, 0, activation),
         };
         ExpertsParams {
             x: x.ptr(),
@@ -471,11 +483,13 @@ impl Experts {
             factors_each: 0,
             experts: of.spec.experts as u32,
             inputs: of.hidden as u32,
-            outputs: 2 * of.spec.intermediate as u32,
-            gated: activation_code(of.spec.activation.of_gates()),
+            outputs,
+            gated,
             limit,
             alpha,
             stages: 0,
+            plain,
+            reserved: 0,
         }
     }
 
@@ -489,6 +503,7 @@ impl Experts {
             inputs: of.spec.intermediate as u32,
             outputs: of.hidden as u32,
             gated: 0,
+            plain: 0,
             ..gate_up
         }
     }

@@ -111,8 +111,8 @@ pub(super) struct Program {
     normed: Option<Vec<Op>>,
     pub(super) tail: Tail,
     /// Inputs and outputs of the products of a layer: Q K V or what a recurrence reads, output,
-    /// gate and up or up alone, down; the last two have no outputs where there is no MLP but
-    /// experts. One entry for layers of the same shape.
+    /// gate and up or up alone, down. The first two are empty where nothing mixes tokens, the last
+    /// two have no outputs where there is no MLP but experts, or none at all. One entry for layers of the same shape.
     shapes: Vec<[(usize, usize); 4]>,
     /// Of the gates of attention's output, if there are any.
     output_gate: Option<(usize, usize)>,
@@ -131,15 +131,18 @@ impl Program {
         let mut shapes: Vec<_> = (0..spec.layers.len())
             .map(|layer| {
                 let first = match spec.layers[layer].mixer {
-                    Mixer::Attention(_) => LinearName::Qkv(layer),
-                    Mixer::Recurrent(_) => LinearName::Recurrent(layer),
+                    Mixer::Attention(_) => Some(LinearName::Qkv(layer)),
+                    Mixer::Recurrent(_) => Some(LinearName::Recurrent(layer)),
+                    Mixer::None => None,
                 };
-                let up = match spec.layers[layer].plain_mlp() {
-                    Some(_) => LinearName::Up(layer),
-                    None => LinearName::GateUp(layer),
+                let of = &spec.layers[layer];
+                let up = match of.plain_mlp().is_some() || of.is_shared_plain() {
+                    true => LinearName::Up(layer),
+                    false => LinearName::GateUp(layer),
                 };
-                let all = [first, LinearName::O(layer), up, LinearName::Down(layer)];
-                all.map(|linear| linear.shape(spec))
+                let o = first.map(|_| LinearName::O(layer));
+                let all = [first, o, Some(up), Some(LinearName::Down(layer))];
+                all.map(|linear| linear.map_or((0, 0), |linear| linear.shape(spec)))
             })
             .collect();
         shapes.sort_unstable();

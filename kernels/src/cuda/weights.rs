@@ -221,10 +221,11 @@ impl Weights {
         let names = names.into_iter().map(|(name, _)| *name);
         let linears = self.linears.iter_mut().map(Linear::parts_mut);
         let of_experts = self.experts.iter_mut().flat_map(|(layer, experts)| {
-            let names = [
-                LinearName::ExpertGateUp(*layer),
-                LinearName::ExpertDown(*layer),
-            ];
+            let first = match experts.gated {
+                true => LinearName::ExpertGateUp(*layer),
+                false => LinearName::ExpertUp(*layer),
+            };
+            let names = [first, LinearName::ExpertDown(*layer)];
             let weights = [&mut experts.gate_up, &mut experts.down];
             names.into_iter().zip(weights.map(Weight::parts_mut))
         });
@@ -352,9 +353,11 @@ impl Weights {
                     let scales = vector(LayerTensor::ExpertScale, of_layer.weight_scales)?;
                     let score = vector(LayerTensor::SharedScore, has_score)?;
                     let router = tensor(&[name(LayerTensor::Router)])?;
-                    let gate_up = product(LinearName::ExpertGateUp(layer), &mut tensor)?;
+                    let first = LinearName::first_of_experts(layer, of_layer);
+                    let gate_up = product(first, &mut tensor)?;
                     let down = product(LinearName::ExpertDown(layer), &mut tensor)?;
                     let experts = ExpertWeights {
+                        gated: of_layer.activation.is_gated(),
                         router,
                         router_bias,
                         correction,

@@ -96,7 +96,7 @@ pub enum Feature {
 
 impl Feature {
     /// What the CUDA backend computes.
-    pub const ON_GPU: [Self; 35] = [
+    pub const ON_GPU: [Self; 38] = [
         Self::NoRope,
         Self::PartialRope,
         Self::Scale,
@@ -108,6 +108,7 @@ impl Feature {
         Self::NormAfter,
         Self::NormBoth,
         Self::Experts,
+        Self::PlainExperts,
         Self::ExpertNorms,
         Self::ParallelMlp,
         Self::GeluTanh,
@@ -130,7 +131,9 @@ impl Feature {
         Self::OutputScale,
         Self::PerLayerInputs,
         Self::OutputGate,
+        Self::LoneParts,
         Self::GatedDelta,
+        Self::Mamba2,
         Self::ShortConv,
     ];
 }

@@ -102,8 +102,8 @@ fn engine(dir: &std::path::Path, mode: Mode, blocks: u64) -> (EngineHandle, Mode
     let state = (model.spec.state_floats() * size_of::<f32>()) as u64;
     // States of sequences take at most half of the memory, and a fifth of the rest are kept for
     // prefixes, however small they are.
-    let (max_running, least) = if state > 0 { (8, 10 * block) } else { (16, 0) };
-    let bytes = (blocks * block + (max_running as u64 + 2) * state).max(least);
+    let (max_running, blocks) = if state > 0 { (8, blocks + 4) } else { (16, blocks) };
+    let bytes = blocks * block + (max_running as u64 + 2) * state;
     let records = model.spec.kv_geometry().records();
     let config = EngineConfig {
         threads: 2,

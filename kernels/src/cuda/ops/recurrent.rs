@@ -1,9 +1,10 @@
 //! Recurrent layers, the states of sequences in device memory, and the gates of what attention puts
-//! out: launches of `cuda/ops/recurrent.cu`, `convolve.cu` and `delta_*.cu`.
+//! out: launches of `cuda/ops/recurrent.cu`, `convolve.cu`, `rule_chunks.cu`, `delta_prepare.cu` and
+//! `mamba.cu`.
 
 mod conv;
-mod delta;
 mod params;
+mod rule;
 
 use std::sync::Arc;
 
@@ -19,27 +20,30 @@ use crate::cuda::weights::Weights;
 use crate::model::ops::LinearName;
 use crate::model::{LayerSpec, LayerTensor, ModelSpec, RecurrentSpec};
 use conv::Conv;
-use delta::DeltaRule;
-use params::{ConvParams, DeltaParams, OpenParams, SeqStates};
+use params::{ConvParams, MambaNormParams, OpenParams, RuleParams, SeqStates};
+use rule::{HeadRule, RuleShape};
 
 /// Says which recurrences there are no kernels for.
 pub(super) fn check(spec: &ModelSpec) -> Result<(), CudaError> {
     let unsupported = |what| Err(CudaError::Unsupported(what));
     for recurrent in spec.layers.iter().filter_map(LayerSpec::recurrent) {
-        if let RecurrentSpec::GatedDelta(delta) = recurrent {
-            let (k_dim, v_dim) = (delta.k_dim, delta.v_dim);
-            if !delta::has_kernel(delta) {
-                return unsupported(format!(
-                    "states of {k_dim} by {v_dim} channels; the CUDA backend has kernels for the \
-                     delta rule of up to 256 channels, and 16384 values in all where those of keys \
-                     are rounded up to 32, 64, 128 or 256; use --device cpu"
-                ));
-            }
+        if let Some(shape) = RuleShape::of(recurrent)
+            && !shape.has_kernel()
+        {
+            let (k_dim, v_dim) = (shape.k_dim, shape.v_dim);
+            return unsupported(format!(
+                "states of {k_dim} by {v_dim} channels; the CUDA backend has kernels for up to 256 \
+                 channels of either side, and 16384 values in all where those of keys (of Mamba-2 \
+                 those of B) are rounded up to 32, 64, 128 or 256; use --device cpu"
+            ));
         }
-        let widths = [
+        let mut widths = vec![
             recurrent.in_width(spec.hidden),
             recurrent.out_width(spec.hidden),
         ];
+        if let RecurrentSpec::Mamba2(mamba) = recurrent {
+            widths.extend(mamba.norm_parts.map(|parts| mamba.width() / parts));
+        }
         if let Some(width) = widths.iter().find(|width| !width.is_multiple_of(8)) {
             return unsupported(format!(
                 "a recurrence of {width} channels, which is not a multiple of 8; use --device cpu"
@@ -102,8 +106,10 @@ pub(in crate::cuda) struct RecurrentWeights {
     /// `[2][v_heads]`, as is the next.
     pub(in crate::cuda) decay: DevicePtr,
     pub(in crate::cuda) decay_bias: DevicePtr,
-    /// `[v_dim]`.
+    /// `[v_dim]`, or of all heads' channels of Mamba-2.
     pub(in crate::cuda) norm: DevicePtr,
+    /// `[v_heads]`.
+    pub(in crate::cuda) skip: DevicePtr,
 }
 
 impl RecurrentWeights {
@@ -130,6 +136,21 @@ impl RecurrentWeights {
                 norm: vector(LayerTensor::DeltaNorm),
                 ..Self::default()
             },
+            RecurrentSpec::Mamba2(mamba) => Self {
+                conv: vector(LayerTensor::MambaConv),
+                conv_bias: match mamba.conv_bias {
+                    true => vector(LayerTensor::MambaConvBias),
+                    false => 0,
+                },
+                decay: vector(LayerTensor::MambaDecay),
+                decay_bias: vector(LayerTensor::MambaDtBias),
+                norm: match mamba.norm_parts {
+                    Some(_) => vector(LayerTensor::MambaNorm),
+                    None => 0,
+                },
+                skip: vector(LayerTensor::MambaSkip),
+                ..Self::default()
+            },
         }
     }
 }
@@ -137,9 +158,12 @@ impl RecurrentWeights {
 /// The recurrences of a model, and the states of its sequences.
 #[derive(Debug)]
 pub(in crate::cuda) struct Recurrent {
-    conv_delta: Conv,
+    /// Of channels that are convolved in place.
+    conv_in_place: Conv,
     conv_short: Conv,
-    delta: DeltaRule,
+    delta: HeadRule,
+    mamba: HeadRule,
+    mamba_norm: Kernel<MambaNormParams>,
     /// `[slots][floats]`: those of all layers one behind the other.
     states: DeviceBuffer<f32>,
     /// What a layer keeps of a step's chunks.
@@ -155,12 +179,8 @@ pub(in crate::cuda) struct Recurrent {
 fn scratch_words(spec: &ModelSpec, capacity: &StepCapacity, in_chunks: bool) -> usize {
     let of_layer = |recurrent: &RecurrentSpec| {
         let of_conv = Conv::chunk_words(recurrent, spec.hidden);
-        match recurrent {
-            RecurrentSpec::ShortConv(_) => of_conv,
-            RecurrentSpec::GatedDelta(delta) => {
-                of_conv.max(DeltaRule::chunk_words(delta, in_chunks))
-            }
-        }
+        let shape = RuleShape::of(recurrent);
+        of_conv.max(shape.map_or(0, |shape| shape.chunk_words(in_chunks)))
     };
     let layers = spec.layers.iter().filter_map(LayerSpec::recurrent);
     chunks_max(capacity.rows, capacity.seqs) * layers.map(of_layer).max().unwrap_or(0)
@@ -168,7 +188,7 @@ fn scratch_words(spec: &ModelSpec, capacity: &StepCapacity, in_chunks: bool) -> 
 
 impl Recurrent {
     /// Of so many slots, for steps up to `capacity`; none if no layer is recurrent. `in_chunks`:
-    /// the delta rule takes prompts in chunks, so that a row's bits depend on where they are cut.
+    /// states of heads take prompts in chunks, so that a row's bits depend on where they are cut.
     pub(in crate::cuda) fn new(
         device: &Arc<Device>,
         spec: &ModelSpec,
@@ -183,9 +203,11 @@ impl Recurrent {
         let words = scratch_words(spec, capacity, in_chunks);
         let what = "the states of sequences";
         Ok(Some(Self {
-            conv_delta: Conv::of_delta(device)?,
+            conv_in_place: Conv::in_place(device)?,
             conv_short: Conv::of_short(device)?,
-            delta: DeltaRule::new(device, in_chunks)?,
+            delta: HeadRule::of_delta(device, in_chunks)?,
+            mamba: HeadRule::of_mamba(device, in_chunks)?,
+            mamba_norm: device.kernel("mamba_norm", 0)?,
             states: DeviceBuffer::filled(device, slots * floats, 0, what)?,
             scratch: DeviceBuffer::filled(device, words, 0, "chunks of recurrent layers")?,
             slots,
@@ -268,33 +290,61 @@ impl Recurrent {
         };
         let conv = match spec {
             RecurrentSpec::ShortConv(_) => &self.conv_short,
-            RecurrentSpec::GatedDelta(_) => &self.conv_delta,
+            RecurrentSpec::GatedDelta(_) | RecurrentSpec::Mamba2(_) => &self.conv_in_place,
         };
         // SAFETY: the buffers were sized for the step's capacity of rows and chunks, the
         // weights have the spec's shapes; slots and rows were checked before the step was loaded,
         // and no two sequences of a step have the same slot; work of one stream runs in order, so
         // that the scratch is one launch's after the other's.
         unsafe { conv.run(stream, &step, params, scratch)? };
-        let RecurrentSpec::GatedDelta(delta) = spec else {
+        let Some(shape) = RuleShape::of(spec) else {
             return Ok(());
         };
-        let params = DeltaParams {
+        let (eps, time_steps) = match spec {
+            RecurrentSpec::GatedDelta(delta) => (delta.norm_eps, [0.0; 2]),
+            RecurrentSpec::Mamba2(mamba) => (mamba.norm_eps, mamba.time_steps),
+            RecurrentSpec::ShortConv(_) => (0.0, [0.0; 2]),
+        };
+        let params = RuleParams {
             states: states((taps - 1) * channels),
             heads: heads.ptr(),
             out: out.ptr(),
             decay: weights.decay,
             decay_bias: weights.decay_bias,
             norm: weights.norm,
-            k_heads: delta.k_heads as u32,
-            v_heads: delta.v_heads as u32,
-            k_dim: delta.k_dim as u32,
-            v_dim: delta.v_dim as u32,
+            skip: weights.skip,
+            k_heads: shape.k_heads as u32,
+            v_heads: shape.v_heads as u32,
+            k_dim: shape.k_dim as u32,
+            v_dim: shape.v_dim as u32,
             in_width: in_width as u32,
-            lanes: delta::lanes(delta) as u32,
-            eps: delta.norm_eps,
+            lanes: shape.lanes() as u32,
+            eps,
+            queries_at: shape.queries_at as u32,
+            keys_at: shape.keys_at as u32,
+            values_at: shape.values_at as u32,
+            least_step: time_steps[0],
+            most_step: time_steps[1],
+        };
+        let RecurrentSpec::Mamba2(mamba) = spec else {
+            // SAFETY: as of the convolution.
+            return unsafe { self.delta.run(stream, (&shape, &step), params, scratch) };
+        };
+        // SAFETY: likewise.
+        unsafe { self.mamba.run(stream, (&shape, &step), params, scratch)? };
+        let Some(parts) = mamba.norm_parts else {
+            return Ok(());
+        };
+        let params = MambaNormParams {
+            out: out.ptr(),
+            weight: weights.norm,
+            parts: parts as u32,
+            len: (out_width / parts) as u32,
+            eps,
             reserved: 0,
         };
-        // SAFETY: as of the convolution.
-        unsafe { self.delta.run(stream, (delta, &step), params, scratch) }
+        let grid = (rows as u32, parts as u32);
+        // SAFETY: likewise.
+        unsafe { self.mamba_norm.launch(stream, grid, 256, &params) }
     }
 }

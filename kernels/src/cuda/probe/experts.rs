@@ -56,13 +56,15 @@ impl ExpertsProbe {
             Ok::<_, CudaError>(buffer)
         };
         let (experts, inner) = (spec.experts, spec.intermediate);
+        let gated = spec.activation.is_gated();
+        let first = if gated { 2 * inner } else { inner };
         let [gate_up, down] = match packed {
             Some([gate_up, down]) => [
-                pack(device, gate_up, experts, true)?,
+                pack(device, gate_up, experts, gated)?,
                 pack(device, down, experts, false)?,
             ],
             None => [
-                Weight::Plain(random(experts * 2 * inner * hidden, AMPLITUDE)?),
+                Weight::Plain(random(experts * first * hidden, AMPLITUDE)?),
                 Weight::Plain(random(experts * hidden * inner, AMPLITUDE)?),
             ],
         };
@@ -71,7 +73,7 @@ impl ExpertsProbe {
             true => random(len, AMPLITUDE).map(Some),
             false => Ok(None),
         };
-        let biases = [bias(experts * 2 * inner)?, bias(experts * hidden)?];
+        let biases = [bias(experts * first)?, bias(experts * hidden)?];
         let [gate_up_bias, down_bias] = biases;
         let model = model(spec, hidden);
         let missing = || CudaError::Unsupported("a model without experts".to_owned());
@@ -80,6 +82,7 @@ impl ExpertsProbe {
             experts: Experts::new(device, &model, rows, formats.into_iter())?
                 .ok_or_else(missing)?,
             weights: ExpertWeights {
+                gated,
                 router: random(experts * hidden, 1.0)?,
                 router_bias: None,
                 correction: None,

@@ -18,12 +18,16 @@ use crate::model::{Mixer, ModelSpec, RecurrentSpec, UniformModel};
 pub struct RecurrentLayer {
     /// `[channels][taps]`.
     pub conv: Vec<bf16>,
-    /// `[v_heads]`.
+    /// `[channels]`.
+    pub conv_bias: Vec<bf16>,
+    /// `[v_heads]`, or as many as Mamba-2 has heads.
     pub decay: Vec<bf16>,
-    /// `[v_heads]`.
+    /// Likewise.
     pub decay_bias: Vec<bf16>,
-    /// `[v_dim]`.
+    /// `[v_dim]`, or of all heads' channels of Mamba-2.
     pub norm: Vec<bf16>,
+    /// Of Mamba-2's heads.
+    pub skip: Vec<bf16>,
 }
 
 /// A layer, the states of some sequences, and what goes through it.
@@ -34,7 +38,7 @@ pub struct RecurrentProbe {
     hidden: usize,
     recurrent: Recurrent,
     /// Of `RecurrentLayer`, in its order; the second halves of decays are zeros.
-    weights: [DeviceBuffer<bf16>; 4],
+    weights: [DeviceBuffer<bf16>; 6],
     capacity: StepCapacity,
     /// What a step uploads: counts, then sequences, chunks, and sequences in chunks.
     words: DeviceBuffer<u32>,
@@ -48,7 +52,7 @@ pub struct RecurrentProbe {
 const COUNTS: usize = 4;
 
 impl RecurrentProbe {
-    /// What is added to the mean square in the delta rule's norm.
+    /// What is added to the mean square in norms.
     pub const EPS: f32 = 1e-6;
 
     /// A layer of random weights for steps of so many rows and sequences; a slot for each.
@@ -81,9 +85,11 @@ impl RecurrentProbe {
             recurrent,
             weights: [
                 buffer(&layer.conv)?,
+                buffer(&layer.conv_bias)?,
                 buffer(&halves(&layer.decay))?,
                 buffer(&halves(&layer.decay_bias))?,
                 buffer(&layer.norm)?,
+                buffer(&layer.skip)?,
             ],
             capacity,
             words: DeviceBuffer::filled(device, words, 0xff, "a step")?,
@@ -188,12 +194,19 @@ fn step(words: &DeviceBuffer<u32>, plan: &RecurrencePlan) -> RecurrenceStep {
     }
 }
 
-fn weights([conv, decay, decay_bias, norm]: &[DeviceBuffer<bf16>; 4]) -> RecurrentWeights {
+fn weights(buffers: &[DeviceBuffer<bf16>; 6]) -> RecurrentWeights {
+    let address = |buffer: &DeviceBuffer<bf16>| match buffer.len() {
+        0 => 0,
+        _ => buffer.ptr(),
+    };
+    let [conv, conv_bias, decay, decay_bias, norm, skip] = buffers.each_ref().map(address);
     RecurrentWeights {
-        conv: conv.ptr(),
-        decay: decay.ptr(),
-        decay_bias: decay_bias.ptr(),
-        norm: norm.ptr(),
+        conv,
+        conv_bias,
+        decay,
+        decay_bias,
+        norm,
+        skip,
         ..RecurrentWeights::default()
     }
 }

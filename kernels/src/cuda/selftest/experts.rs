@@ -88,22 +88,29 @@ impl Layer {
             }
             None => Ok::<_, CudaError>(None),
         };
-        let gate_up = match packed(0, true)? {
+        let gated = spec.activation.is_gated();
+        // Without gates all is of what they would open.
+        let both = |gate: &[bf16], up: &[bf16]| match gated {
+            true => [gate, up].concat(),
+            false => up.to_vec(),
+        };
+        let gate_up = match packed(0, gated)? {
             Some(packed) => packed,
-            None => Weight::Plain(buffer(&[&gate[..], up].concat())?),
+            None => Weight::Plain(buffer(&both(gate, up))?),
         };
         let down = match packed(1, false)? {
             Some(packed) => packed,
             None => Weight::Plain(buffer(down)?),
         };
         Ok(ExpertWeights {
+            gated,
             router: buffer(router)?,
             router_bias: maybe(router_bias, spec.router_bias)?,
             correction: maybe(correction, spec.routing.correction)?,
             scales: maybe(&self.scales, spec.weight_scales)?,
             score: maybe(&self.score, spec.shared.is_some_and(|shared| shared.gated))?,
             gate_up,
-            gate_up_bias: maybe(&[&gate_bias[..], up_bias].concat(), spec.biases)?,
+            gate_up_bias: maybe(&both(gate_bias, up_bias), spec.biases)?,
             down,
             down_bias: maybe(down_bias, spec.biases)?,
         })
@@ -155,9 +162,14 @@ impl Layer {
             let act: Vec<f64> = (first..first + inner)
                 .map(|at| {
                     let row = |matrix: &[bf16]| dot(&matrix[at * hidden..][..hidden], &x);
-                    let (gate, up) = (row(gate) + of_bias(0, at), row(up) + of_bias(1, at));
+                    let up = row(up) + of_bias(1, at);
+                    let gate = match spec.activation.is_gated() {
+                        true => row(gate) + of_bias(0, at),
+                        false => 0.0,
+                    };
                     match spec.activation {
                         ExpertActivation::SwiGlu => gate * sigmoid(gate) * up,
+                        ExpertActivation::Relu2 => up.max(0.0).powi(2),
                         ExpertActivation::GeGlu => {
                             let root = (8.0 / std::f64::consts::PI).sqrt();
                             gate * sigmoid(root * (gate + 0.044715 * gate.powi(3))) * up
@@ -309,6 +321,15 @@ fn specs() -> Vec<(&'static str, ExpertsSpec)> {
                     limit: 0.7,
                     alpha: 1.702,
                 },
+                ..plain.clone()
+            },
+        ),
+        (
+            "no gates, with biases, beside a shared one",
+            ExpertsSpec {
+                biases: true,
+                activation: ExpertActivation::Relu2,
+                shared: shared(false),
                 ..plain.clone()
             },
         ),

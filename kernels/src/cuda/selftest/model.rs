@@ -19,9 +19,9 @@ use crate::cuda::{CudaBackend, CudaConfig, CudaError};
 use crate::kv::{KvLayout, Side};
 use crate::model::{
     Activation, AttentionSpec, ExpertActivation, ExpertsSpec, GatedDeltaSpec, LayerSpec,
-    LayerTensor, Mixer, Mlp, ModelSpec, NormKind, NormPlace, PerLayerInputs, PlainMlp, QkNorm,
-    QueryGrowth, RecurrentSpec, Rope, RouterNorm, Routing, SharedExpert, ShortConvSpec, TensorName,
-    UniformModel, WeightSource,
+    LayerTensor, Mamba2Spec, Mixer, Mlp, ModelSpec, NormKind, NormPlace, PerLayerInputs, PlainMlp,
+    QkNorm, QueryGrowth, RecurrentSpec, Rope, RouterNorm, Routing, SharedExpert, ShortConvSpec,
+    TensorName, UniformModel, WeightSource,
 };
 
 /// Of models of three layers. The CPU keeps activations in f32, the device in bf16: some roundings
@@ -348,6 +348,9 @@ pub(super) fn check_recurrent(device: &Arc<Device>, report: &mut Report) -> Resu
         // A state of few keys amplifies rounding: those of one head alone would be further apart.
         delta(4, 4, 32, 256, 2),
         short(8, false),
+        mamba_2(2, 8, 48, 40, Some(2)),
+        mamba_2(1, 8, 128, 64, Some(1)),
+        mamba_2(8, 16, 16, 32, None),
     ];
     let of_all = [0, 1, 2, 5].map(|index| recurrences[index]);
     let layer = |recurrence| {
@@ -357,6 +360,10 @@ pub(super) fn check_recurrent(device: &Arc<Device>, report: &mut Report) -> Resu
     };
     for (index, recurrence) in recurrences.into_iter().enumerate() {
         spec.layers = vec![attention.clone(), layer(recurrence), attention.clone()];
+        if let RecurrentSpec::Mamba2(_) = recurrence {
+            // Products of three values that are rounded twice each: it rounds as two layers do.
+            spec.layers.remove(0);
+        }
         let found = compare(device, &spec, true, Online::NONE)?;
         let name = format!("model with recurrence {index}");
         report_apart(report, &name, &found, (LOGITS_LIMIT, ROWS_LIMIT));
@@ -379,10 +386,73 @@ pub(super) fn check_recurrent(device: &Arc<Device>, report: &mut Report) -> Resu
     check_online(device, report, (&spec, name), &Online::SCALES[..1])
 }
 
+/// Mamba-2 of so many groups and heads, channels of each, and parts that are normed.
+fn mamba_2(
+    groups: usize,
+    heads: usize,
+    state_dim: usize,
+    head_dim: usize,
+    norm_parts: Option<usize>,
+) -> RecurrentSpec {
+    RecurrentSpec::Mamba2(Mamba2Spec {
+        heads,
+        head_dim,
+        groups,
+        state_dim,
+        taps: 4,
+        conv_bias: true,
+        norm_parts,
+        norm_eps: 1e-5,
+        time_steps: [0.0, f32::INFINITY],
+    })
+}
+
+/// Layers of one part each, and experts without gates, as in Nemotron-H. All experts are chosen: so
+/// no decision depends on rounding.
+fn nemotron_h(spec: &mut ModelSpec) {
+    let mut rest = spec.layers[0].clone();
+    rest.attention_mut().rope = None;
+    let alone = |mixer, mlp| LayerSpec {
+        mixer,
+        mlp,
+        ..rest.clone()
+    };
+    let experts = ExpertsSpec {
+        activation: ExpertActivation::Relu2,
+        shared: Some(SharedExpert {
+            intermediate: 48,
+            gated: false,
+        }),
+        ..ExpertsSpec::plain(4, 4, 72, Routing::SOFTMAX_OF_CHOSEN)
+    };
+    let mlp = Mlp::Plain(PlainMlp {
+        intermediate: 320,
+        activation: Activation::Relu2,
+        bias: false,
+    });
+    // States of many channels: sums over them average what rounding does to products of three.
+    let recurrence = Mixer::Recurrent(mamba_2(1, 8, 128, 40, Some(2)));
+    spec.layers = vec![
+        alone(rest.mixer.clone(), Mlp::None),
+        alone(recurrence, Mlp::None),
+        alone(Mixer::None, Mlp::Experts(experts)),
+        alone(Mixer::None, mlp),
+    ];
+}
+
 type Change = fn(&mut ModelSpec);
 
 /// What families have beyond plain layers: name, head_dim, changes.
-const FAMILIES: [(&str, usize, Change); 12] = [
+const FAMILIES: [(&str, usize, Change); 14] = [
+    // Each with one of the parts that round most.
+    ("Nemotron-H, with Mamba-2", 128, |spec| {
+        nemotron_h(spec);
+        spec.layers.remove(2);
+    }),
+    ("Nemotron-H, with experts", 128, |spec| {
+        nemotron_h(spec);
+        spec.layers.remove(1);
+    }),
     // Of its four layers three at a time, which the limit is for, and the roundings of inputs of
     // layers in one of the two.
     ("Gemma 4, narrow heads shared", 64, |spec| {

@@ -97,10 +97,11 @@ impl PackPlan {
                     Vec::new()
                 }
                 Op::Linear { linear, .. } => vec![linear],
-                Op::Experts { layer, .. } => vec![
-                    LinearName::ExpertGateUp(layer),
-                    LinearName::ExpertDown(layer),
-                ],
+                Op::Experts { layer, .. } => {
+                    let experts = spec.layers[layer].experts().into_iter();
+                    let first = experts.map(|e| LinearName::first_of_experts(layer, e));
+                    first.chain([LinearName::ExpertDown(layer)]).collect()
+                }
                 _ => Vec::new(),
             };
             let packed = |name| {

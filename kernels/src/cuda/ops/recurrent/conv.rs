@@ -21,12 +21,12 @@ pub(super) struct Conv {
 }
 
 impl Conv {
-    /// Of the delta rule.
-    pub(super) fn of_delta(device: &Arc<Device>) -> Result<Self, CudaError> {
+    /// Of channels that are convolved in place, and go through SiLU.
+    pub(super) fn in_place(device: &Arc<Device>) -> Result<Self, CudaError> {
         Ok(Self {
-            walk: device.kernel("conv_delta", 0)?,
-            keep_before: device.kernel("keep_before_delta", 0)?,
-            chunks: device.kernel("conv_chunks_delta", 0)?,
+            walk: device.kernel("conv_in_place", 0)?,
+            keep_before: device.kernel("keep_before_in_place", 0)?,
+            chunks: device.kernel("conv_chunks_in_place", 0)?,
         })
     }
 

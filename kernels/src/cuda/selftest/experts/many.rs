@@ -70,6 +70,7 @@ fn layer(shape: Shape<'_>, format: Option<WeightFormat>, index: usize, rng: &mut
                 alpha: 1.702,
             },
             false if index % 4 == 2 => ExpertActivation::GeGlu,
+            false if index % 8 == 4 => ExpertActivation::Relu2,
             false => ExpertActivation::SwiGlu,
         },
         ..ExpertsSpec::plain(counts.len(), 1, intermediate, Routing::SOFTMAX_OF_CHOSEN)
@@ -88,10 +89,15 @@ fn layer(shape: Shape<'_>, format: Option<WeightFormat>, index: usize, rng: &mut
         let tensor = |seed| random_tensor(format, rows, inputs, seed, 1.0);
         seeds.map(tensor).collect()
     };
-    let gate_up = tensors(2 * intermediate, hidden, 7);
+    let gates = if layer.spec.activation.is_gated() {
+        intermediate
+    } else {
+        0
+    };
+    let gate_up = tensors(gates + intermediate, hidden, 7);
     let down = tensors(hidden, intermediate, 70);
     let both: Vec<_> = gate_up.iter().map(PackedTensor::dequantise).collect();
-    let halves = both.iter().map(|both| both.split_at(intermediate * hidden));
+    let halves = both.iter().map(|both| both.split_at(gates * hidden));
     let (gate, up): (Vec<_>, Vec<_>) = halves.unzip();
     let of_down: Vec<_> = down.iter().map(PackedTensor::dequantise).collect();
     layer.matrices = [gate.concat(), up.concat(), of_down.concat()];

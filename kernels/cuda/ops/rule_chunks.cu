@@ -1,7 +1,7 @@
-// The gated delta rule in chunks: a CTA walks the chunks of a sequence and head with some columns
-// of the state in registers (delta_chunks.cuh). A warp has 16 rows of each chunk, and of the state
+// The gated delta rule and Mamba-2 in chunks: a CTA walks the chunks of a sequence and head with some columns
+// of the state in registers (rule_chunks.cuh). A warp has 16 rows of each chunk, and of the state
 // the 32 rows of as many channels of keys.
-#include "delta_chunks.cuh"
+#include "rule_chunks.cuh"
 
 namespace ebb {
 
@@ -16,8 +16,8 @@ constexpr uint32_t kStateAt = 2 * kStageBytes;
 constexpr uint32_t kStateBytes = kChunkKeyDim * kSliceColumns * 2;
 constexpr uint32_t kValueBytes = kChunkRows * kSliceColumns * 2;
 constexpr uint32_t kRestAt = kStateAt + 2 * kStateBytes;
-constexpr uint32_t kDeltaShared = kRestAt + 2 * kValueBytes;
-static_assert(kDeltaShared == 91648);
+constexpr uint32_t kSliceShared = kRestAt + 2 * kValueBytes;
+static_assert(kSliceShared == 91648);
 // V', as the state takes it.
 constexpr uint32_t kTakenAt = kStateAt + 2 * kValueBytes;
 static_assert(kTakenAt + 2 * kValueBytes == kRestAt);
@@ -26,15 +26,15 @@ static_assert(kTakenAt + 2 * kValueBytes == kRestAt);
 constexpr int kColumnTiles = kSliceColumns / 8;
 using SliceSums = float[kColumnTiles][4];
 
-struct DeltaSlice {
-  const DeltaChunkParams& p;
+struct RuleSlice {
+  const RuleChunkParams& p;
   uint8_t* const shared;
   const uint32_t address;  // of `shared`
   const uint32_t warp, lane, g, t;
   const uint32_t head, first_column;
   const uint32_t key_steps;  // of 16 channels
 
-  __device__ __forceinline__ DeltaSlice(const DeltaChunkParams& p, uint8_t* shared)
+  __device__ __forceinline__ RuleSlice(const RuleChunkParams& p, uint8_t* shared)
       : p(p),
         shared(shared),
         address(smem_address(shared)),
@@ -42,24 +42,24 @@ struct DeltaSlice {
         lane(threadIdx.x % 32),
         g(lane / 4),
         t(lane % 4),
-        head(blockIdx.y % p.delta.v_heads),
-        first_column(blockIdx.y / p.delta.v_heads * kSliceColumns),
-        key_steps((p.delta.k_dim + 15) / 16) {}
+        head(blockIdx.y % p.rule.v_heads),
+        first_column(blockIdx.y / p.rule.v_heads * kSliceColumns),
+        key_steps((p.rule.k_dim + 15) / 16) {}
 
   __device__ __forceinline__ bool is_column(int tile) const {
-    return first_column + 8 * tile < p.delta.v_dim;
+    return first_column + 8 * tile < p.rule.v_dim;
   }
 
   // The state of this thread: element i of a product's tile.
   __device__ __forceinline__ float2* state_at(float* states, int row_tile, int tile,
                                               int half) const {
     const uint64_t channel = 32 * warp + 16 * row_tile + g + 8 * half;
-    const uint64_t row = head * p.delta.k_dim + channel;
-    return reinterpret_cast<float2*>(states + row * p.delta.v_dim + first_column + 8 * tile +
+    const uint64_t row = head * p.rule.k_dim + channel;
+    return reinterpret_cast<float2*>(states + row * p.rule.v_dim + first_column + 8 * tile +
                                      2 * t);
   }
   __device__ __forceinline__ bool has_state(int row_tile, int tile, int half) const {
-    return 32 * warp + 16 * row_tile + g + 8 * half < p.delta.k_dim && is_column(tile);
+    return 32 * warp + 16 * row_tile + g + 8 * half < p.rule.k_dim && is_column(tile);
   }
 
   template <class Do>
@@ -75,20 +75,21 @@ struct DeltaSlice {
   // This thread's pair of a row's values.
   __device__ __forceinline__ uint32_t* value_at(const StepChunk& chunk, uint32_t row,
                                                 int tile) const {
-    const DeltaParams& delta = p.delta;
+    const RuleParams& rule = p.rule;
     const uint64_t in_row = chunk.first_row + row;
-    const uint32_t column = head * delta.v_dim + first_column + 8 * tile + 2 * t;
-    return reinterpret_cast<uint32_t*>(delta.heads + in_row * delta.in_width + delta.values_at() +
+    const uint32_t column = head * rule.v_dim + first_column + 8 * tile + 2 * t;
+    return reinterpret_cast<uint32_t*>(rule.heads + in_row * rule.in_width + rule.values_at +
                                        column);
   }
   __device__ __forceinline__ uint32_t* out_at(const StepChunk& chunk, uint32_t row,
                                               int tile) const {
     const uint64_t in_row = chunk.first_row + row;
-    const uint32_t column = head * p.delta.v_dim + first_column + 8 * tile + 2 * t;
-    return reinterpret_cast<uint32_t*>(p.delta.out + in_row * p.delta.v_width() + column);
+    const uint32_t column = head * p.rule.v_dim + first_column + 8 * tile + 2 * t;
+    return reinterpret_cast<uint32_t*>(p.rule.out + in_row * p.rule.v_width() + column);
   }
 
-  // Leaves outputs as two bf16, the lesser in place of the values, for `delta_finish`.
+  // Leaves outputs as two bf16, the lesser in place of the values, for `delta_finish` or
+  // `mamba_finish`.
   __device__ __forceinline__ void put_out(const StepChunk& chunk, const SliceSums& sums) const {
 #pragma unroll
     for (int tile = 0; tile < kColumnTiles; tile++)
@@ -116,19 +117,19 @@ struct DeltaSlice {
 
   // Starts copies of a chunk to a stage. Rows and channels that are not there become zeros.
   __device__ __forceinline__ void load(uint32_t index, uint32_t stage) const {
-    const DeltaParams& delta = p.delta;
+    const RuleParams& rule = p.rule;
     const StepChunk chunk = p.chunks[index];
     const uint32_t to = address + stage * kStageBytes, rows = (chunk.rows + 15) / 16 * 16;
     const uint32_t part = threadIdx.x % 16;
-    const bf16* const queries = delta.heads + delta.k_head(head) * delta.k_dim;
+    const bf16* const heads = rule.heads + rule.k_head(head) * rule.k_dim;
     if (part < 2 * key_steps) {
       for (uint32_t row = threadIdx.x / 16; row < rows; row += kChunkThreads / 16) {
-        const bool is_there = row < chunk.rows && 8 * part < delta.k_dim;
+        const bool is_there = row < chunk.rows && 8 * part < rule.k_dim;
         const uint64_t in_row = chunk.first_row + (is_there ? row : 0);
-        const bf16* const from = queries + in_row * delta.in_width + (is_there ? 8 * part : 0);
+        const bf16* const from = heads + in_row * rule.in_width + (is_there ? 8 * part : 0);
         const uint32_t bytes = is_there ? 16 : 0, at = to + wide_place(row, part);
-        cp_async16_zfill(at, from + delta.k_width(), bytes);
-        cp_async16_zfill(at + kMatrixBytes, from, bytes);
+        cp_async16_zfill(at, from + rule.keys_at, bytes);
+        cp_async16_zfill(at + kMatrixBytes, from + rule.queries_at, bytes);
       }
     }
     const uint32_t* const scalars = record_of(p, index, head) + kRecordScalars;
@@ -175,12 +176,14 @@ struct DeltaSlice {
   }
 };
 
-// Products of 16 rows of keys and queries with the state, and of queries with keys.
+// Products of 16 rows of keys and queries with the state, and of queries with keys. Mamba-2 takes
+// none of keys with the state.
+template <Rule R>
 struct ChunkProducts {
   SliceSums of_k, of_q;
   float scores[8][4];
 
-  __device__ __forceinline__ void multiply(const DeltaSlice& s, uint32_t keys) {
+  __device__ __forceinline__ void multiply(const RuleSlice& s, uint32_t keys) {
 #pragma unroll
     for (int tile = 0; tile < kColumnTiles; tile++)
 #pragma unroll
@@ -193,13 +196,14 @@ struct ChunkProducts {
     for (uint32_t step = 0; step < s.key_steps; step++) {
       uint32_t k[4], q[4], b[4];
       const uint32_t place = keys + wide_place(16 * s.warp + lane % 16, 2 * step + lane / 16);
-      ldmatrix_x4(k, place);
+      if constexpr (R == Rule::kDelta) ldmatrix_x4(k, place);
       ldmatrix_x4(q, place + kMatrixBytes);
 #pragma unroll
       for (int pair = 0; pair < kColumnTiles / 2; pair++) {
         uint32_t hi[4], lo[4];
         s.load_split(kStateAt, kStateBytes, 16 * step, pair, hi, lo);
-        multiply_exact(of_k[2 * pair], of_k[2 * pair + 1], k, hi, lo);
+        if constexpr (R == Rule::kDelta)
+          multiply_exact(of_k[2 * pair], of_k[2 * pair + 1], k, hi, lo);
         multiply_exact(of_q[2 * pair], of_q[2 * pair + 1], q, hi, lo);
       }
 #pragma unroll
@@ -218,10 +222,10 @@ struct ChunkProducts {
 struct ThreadRows {
   float growth[2];   // decays from the chunk's start to the row
   float decline[2];  // and from behind it to the end
-  float of_k[2], of_q[2];
+  float of_k[2], of_q[2];  // of Mamba-2 the first is the time step
   uint32_t values[kColumnTiles][2];  // pairs
 
-  __device__ __forceinline__ ThreadRows(const DeltaSlice& s, const float* sums,
+  __device__ __forceinline__ ThreadRows(const RuleSlice& s, const float* sums,
                                         const StepChunk& chunk)
       : values{} {
 #pragma unroll
@@ -237,10 +241,23 @@ struct ThreadRows {
         if (s.is_column(tile)) values[tile][half] = *s.value_at(chunk, row, tile);
     }
   }
+
+  // sums += by[half] times the values.
+  __device__ __forceinline__ void add_values(SliceSums& sums, const float (&by)[2]) const {
+#pragma unroll
+    for (int tile = 0; tile < kColumnTiles; tile++)
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        const float2 value = unpack_bf16(values[tile][half]);
+        sums[tile][2 * half] = fmaf(by[half], value.x, sums[tile][2 * half]);
+        sums[tile][2 * half + 1] = fmaf(by[half], value.y, sums[tile][2 * half + 1]);
+      }
+  }
 };
 
 // P of 16 rows, from products of queries with keys.
-__device__ __forceinline__ void decay_scores(const DeltaSlice& s, const float* sums,
+template <Rule R>
+__device__ __forceinline__ void decay_scores(const RuleSlice& s, const float* sums,
                                              const float (&products)[8][4],
                                              SplitTile (&scores)[4]) {
 #pragma unroll
@@ -253,7 +270,9 @@ __device__ __forceinline__ void decay_scores(const DeltaSlice& s, const float* s
 #pragma unroll
       for (uint32_t i = 0; i < 2; i++) {
         const uint32_t column = 8 * tile + 2 * s.t + i;
-        const float length = sums[2 * kChunkRows + row] * sums[kChunkRows + column];
+        float length = 1.f;
+        if constexpr (R == Rule::kDelta)
+          length = sums[2 * kChunkRows + row] * sums[kChunkRows + column];
         const float decay = __expf(sums[row] - sums[column]);
         score[i] = column <= row ? products[tile][2 * half + i] * (length * decay) : 0.f;
       }
@@ -263,9 +282,9 @@ __device__ __forceinline__ void decay_scores(const DeltaSlice& s, const float* s
 }
 
 // The state behind a chunk, of a warp's rows.
-__device__ __forceinline__ void change_state(const DeltaSlice& s, uint32_t keys, uint32_t row_tiles,
+__device__ __forceinline__ void change_state(const RuleSlice& s, uint32_t keys, uint32_t row_tiles,
                                              float decay, SliceSums (&state)[2]) {
-  if (32 * s.warp >= s.p.delta.k_dim) return;
+  if (32 * s.warp >= s.p.rule.k_dim) return;
 #pragma unroll
   for (int m = 0; m < 2; m++)
 #pragma unroll
@@ -291,12 +310,14 @@ __device__ __forceinline__ void change_state(const DeltaSlice& s, uint32_t keys,
   }
 }
 
-__device__ __forceinline__ void delta_chunks(const DeltaChunkParams& p) {
+template <Rule R>
+__device__ __forceinline__ void rule_chunks(const RuleChunkParams& p) {
+  constexpr bool kIsDelta = R == Rule::kDelta;
   EBB_DYNAMIC_SHARED(shared);
-  const DeltaSlice s(p, shared);
+  const RuleSlice s(p, shared);
   const ChunkedSeq of = p.chunked[blockIdx.x];
-  const StepSeq seq = p.delta.states.seqs[of.seq];
-  float* const states = p.delta.states.of(seq);
+  const StepSeq seq = p.rule.states.seqs[of.seq];
+  float* const states = p.rule.states.of(seq);
   SliceSums state[2];
   s.each_state([&](int m, int tile, int half) {
     const bool is_there = seq.position > 0 && s.has_state(m, tile, half);
@@ -305,6 +326,7 @@ __device__ __forceinline__ void delta_chunks(const DeltaChunkParams& p) {
     state[m][tile][2 * half + 1] = pair.y;
   });
   s.load(of.first_chunk, 0);
+  const float skip = kIsDelta ? 0.f : __bfloat162float(p.rule.skip[s.head]);
   for (uint32_t index = 0; index < of.chunks; index++) {
     const StepChunk chunk = p.chunks[of.first_chunk + index];
     const uint32_t stage_at = index % 2 * kStageBytes, keys = s.address + stage_at;
@@ -320,32 +342,38 @@ __device__ __forceinline__ void delta_chunks(const DeltaChunkParams& p) {
     const bool has_rows = s.warp < row_tiles;
     const ThreadRows rows(s, sums, chunk);
     SplitTile scores[4], inverse[4];
-    ChunkProducts products;
+    ChunkProducts<R> products;
     if (has_rows) {
-      s.load_inverse(of.first_chunk + index, inverse);
+      if constexpr (kIsDelta) s.load_inverse(of.first_chunk + index, inverse);
       products.multiply(s, keys);
+      if constexpr (kIsDelta) {
 #pragma unroll
-      for (int tile = 0; tile < kColumnTiles; tile++)
+        for (int tile = 0; tile < kColumnTiles; tile++)
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-          const float2 value = unpack_bf16(rows.values[tile][half]);
-          const float scale = -rows.growth[half] * rows.of_k[half];
-          float* const rest = products.of_k[tile] + 2 * half;
-          rest[0] = fmaf(scale, rest[0], value.x);
-          rest[1] = fmaf(scale, rest[1], value.y);
-        }
-      s.store_split(kRestAt, kValueBytes, 16 * s.warp, products.of_k);
-      decay_scores(s, sums, products.scores, scores);
+          for (int half = 0; half < 2; half++) {
+            const float2 value = unpack_bf16(rows.values[tile][half]);
+            const float scale = -rows.growth[half] * rows.of_k[half];
+            float* const rest = products.of_k[tile] + 2 * half;
+            rest[0] = fmaf(scale, rest[0], value.x);
+            rest[1] = fmaf(scale, rest[1], value.y);
+          }
+        s.store_split(kRestAt, kValueBytes, 16 * s.warp, products.of_k);
+      }
+      decay_scores<R>(s, sums, products.scores, scores);
     }
     __syncthreads();
     if (has_rows) {
       SliceSums changes = {};
-      s.multiply_lower(changes, inverse, kRestAt);
+      if constexpr (kIsDelta)
+        s.multiply_lower(changes, inverse, kRestAt);
+      else
+        rows.add_values(changes, rows.of_k);
       s.store_split(kStateAt, kValueBytes, 16 * s.warp, changes);
 #pragma unroll
       for (int tile = 0; tile < kColumnTiles; tile++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) changes[tile][i] *= rows.decline[i / 2] * rows.of_k[i / 2];
+        for (int i = 0; i < 4; i++)
+          changes[tile][i] *= rows.decline[i / 2] * (kIsDelta ? rows.of_k[i / 2] : 1.f);
       s.store_split(kTakenAt, kValueBytes, 16 * s.warp, changes);
     }
     __syncthreads();
@@ -355,6 +383,7 @@ __device__ __forceinline__ void delta_chunks(const DeltaChunkParams& p) {
 #pragma unroll
         for (int i = 0; i < 4; i++) products.of_q[tile][i] *= rows.growth[i / 2] * rows.of_q[i / 2];
       s.multiply_lower(products.of_q, scores, kStateAt);
+      if constexpr (!kIsDelta) rows.add_values(products.of_q, {skip, skip});
       s.put_out(chunk, products.of_q);
     }
     change_state(s, keys, row_tiles, expf(sums[kChunkRows - 1]), state);
@@ -370,4 +399,9 @@ __device__ __forceinline__ void delta_chunks(const DeltaChunkParams& p) {
 }  // namespace ebb
 
 // Grid: (sequences in chunks, value heads times slices of columns).
-EBB_KERNEL(delta_chunks, ebb::DeltaChunkParams, ebb::kChunkThreads, 2) { ebb::delta_chunks(p); }
+EBB_KERNEL(delta_chunks, ebb::RuleChunkParams, ebb::kChunkThreads, 2) {
+  ebb::rule_chunks<ebb::Rule::kDelta>(p);
+}
+EBB_KERNEL(mamba_chunks, ebb::RuleChunkParams, ebb::kChunkThreads, 2) {
+  ebb::rule_chunks<ebb::Rule::kMamba>(p);
+}

@@ -1,5 +1,5 @@
 // The gated delta rule over chunks of 64 rows (Yang et al. 2024, "Gated Delta Networks", section
-// 3.3): what its kernels share.
+// 3.3), and Mamba-2: what their kernels share.
 //
 // In a chunk, with G_i the product of the decays up to row i, K and Q of length 1, Q divided by
 // sqrt(k_dim), and S the state before:
@@ -8,6 +8,9 @@
 //   V' = T diag(b) (V - diag(G) K S)
 //   O = diag(G) Q S + P V',  P_ij = G_i / G_j (q_i . k_j), j <= i
 //   S = G_63 S + K^T diag(G_63 / G) V'
+//
+// Mamba-2 (Dao and Gu 2024, section 6) is the same without what a state knows already: T and A are
+// left out, V' = diag(t) V for time steps t, and keys and queries stay as long as they are.
 //
 // Quotients of decays are exponentials of differences of logarithms: none is more than 1. Keys and
 // queries are multiplied as they are, bf16 and exactly, and sums divided by their lengths. What
@@ -27,23 +30,51 @@ constexpr float kLogDecayMin = -60.f;
 
 // What is known of a chunk and head without the state: T diag(b) in tiles of 16 x 16 on and below
 // the diagonal, row by row, each the operand A of the two bf16, then of each row the logarithm of
-// G, and what makes key and query of length 1.
+// G, and what makes key and query of length 1. Of Mamba-2 the second is the time step, and there
+// are no tiles.
 constexpr uint32_t kTileWords = 2 * 32 * 4, kRecordTiles = 10;
 constexpr uint32_t kRecordScalars = kRecordTiles * kTileWords;
 constexpr uint32_t kRecordWords = kRecordScalars + 3 * kChunkRows;
 
-struct DeltaChunkParams {
-  DeltaParams delta;
+struct RuleChunkParams {
+  RuleParams rule;
   const StepChunk* chunks;
   const ChunkedSeq* chunked;
   uint32_t* records;  // [chunks][v_heads][kRecordWords]
 };
-static_assert(sizeof(DeltaChunkParams) == 128);
+static_assert(sizeof(RuleChunkParams) == 152);
 
-__device__ __forceinline__ uint32_t* record_of(const DeltaChunkParams& p, uint32_t chunk,
+__device__ __forceinline__ uint32_t* record_of(const RuleChunkParams& p, uint32_t chunk,
                                                uint32_t head) {
-  const uint64_t index = static_cast<uint64_t>(chunk) * p.delta.v_heads + head;
+  const uint64_t index = static_cast<uint64_t>(chunk) * p.rule.v_heads + head;
   return p.records + index * kRecordWords;
+}
+
+// The gate of a chunk's row `threadIdx.x`. Rows behind the last change nothing.
+template <Rule R>
+__device__ __forceinline__ Gate gate_of_row(const RuleParams& p, const StepChunk& chunk,
+                                            uint32_t head) {
+  if (threadIdx.x >= chunk.rows) return {0.f, 0.f};
+  const uint64_t row = chunk.first_row + threadIdx.x;
+  const bf16* const gates = p.heads + row * p.in_width + p.gates_at();
+  const Gate gate = Gates<R>(p, head).of(p, gates, head);
+  return {fmaxf(gate.log_decay, kLogDecayMin), gate.strength};
+}
+
+// The sum up to row `threadIdx.x`, in the same order for any number of rows.
+__device__ __forceinline__ float sum_up_to_row(const float* log_decays) {
+  float sum = 0.f;
+#pragma unroll
+  for (uint32_t i = 0; i < kChunkRows; i++) sum += i <= threadIdx.x ? log_decays[i] : 0.f;
+  return sum;
+}
+
+// The scalars of the rows of a chunk, by sixty-four threads: `sum` is the logarithm of G.
+__device__ __forceinline__ void record_scalars(uint32_t* record, float sum, float of_k, float of_q) {
+  float* const out = reinterpret_cast<float*>(record + kRecordScalars) + threadIdx.x;
+  out[0] = sum;
+  out[kChunkRows] = of_k;
+  out[2 * kChunkRows] = of_q;
 }
 
 // Tiles before row tile `tile`.
