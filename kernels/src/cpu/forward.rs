@@ -4,8 +4,8 @@ use super::attention::{Attention, Pages, Plans};
 use super::experts::ExpertsIo;
 use super::linear::{Io, Then};
 use super::ops::{
-    Activate, HeadOps, LayerInputs, Norm, RowPlace, activate_rows, finish_logits, for_rows,
-    open_layer_input, rotate_back,
+    Activate, HeadOps, LayerInputs, Norm, Normalise, RowPlace, activate_rows, finish_logits,
+    for_rows, open_layer_input, rotate_back,
 };
 use super::program::Op;
 use super::recurrent::{Recurrence, States, open};
@@ -130,6 +130,8 @@ impl Forward<'_> {
     fn embed(&mut self) -> Result<(), TaskPanic> {
         let (hidden, weights) = (self.spec.hidden, self.weights);
         let multiplier = self.spec.embedding_multiplier;
+        let eps = self.spec.embedding_norm.then_some(self.spec.norm_eps);
+        let isa = self.isa;
         let tokens = &self.input.tokens;
         let x = SharedSlice::new(self.scratch.rows_mut(Buffer::Residual, self.rows));
         for_rows(self.pool, self.rows, hidden, |first, end| {
@@ -139,6 +141,9 @@ impl Forward<'_> {
                 weights.embed(*token as usize, x);
                 if multiplier != 1.0 {
                     x.iter_mut().for_each(|x| *x *= multiplier);
+                }
+                if let Some(eps) = eps {
+                    isa.run(Normalise { x, eps });
                 }
             }
         })

@@ -7,7 +7,7 @@ use crate::model::{
 };
 
 /// What this backend computes beyond a plain layer.
-pub(super) const FEATURES: [Feature; 37] = [
+pub(super) const FEATURES: [Feature; 38] = [
     Feature::NoRope,
     Feature::PartialRope,
     Feature::Scale,
@@ -31,6 +31,7 @@ pub(super) const FEATURES: [Feature; 37] = [
     Feature::QueryGrowth,
     Feature::LmHeadBias,
     Feature::EmbeddingMultiplier,
+    Feature::EmbeddingNorm,
     Feature::ResidualMultiplier,
     Feature::LogitMultiplier,
     Feature::LogitSoftCap,

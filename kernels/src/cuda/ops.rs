@@ -32,6 +32,8 @@ struct EmbedParams {
     residual: DevicePtr,
     hidden: u32,
     multiplier: f32,
+    eps: f32,
+    normed: u32,
 }
 // SAFETY: field for field `ebb::EmbedParams` of ops/embed.cu.
 unsafe impl KernelParams for EmbedParams {}
@@ -240,6 +242,7 @@ pub(super) struct Ops {
     vocab: usize,
     form: NormForm,
     embedding_multiplier: f32,
+    embedding_norm: bool,
     logit_multiplier: f32,
     logit_soft_cap: Option<f32>,
 }
@@ -346,6 +349,7 @@ impl Ops {
             vocab: spec.vocab,
             form: NormForm::of(spec),
             embedding_multiplier: spec.embedding_multiplier,
+            embedding_norm: spec.embedding_norm,
             logit_multiplier: spec.logit_multiplier,
             logit_soft_cap: spec.logit_soft_cap,
         })
@@ -355,8 +359,8 @@ impl Ops {
     // capacity of rows; the step was checked against vocabulary and pool before it was loaded; work
     // of one stream runs in order.
 
-    /// `residual[row] = table[token of row]`, times the multiplier; tokens to come are looked up in
-    /// `sampled`, the step before's.
+    /// `residual[row] = table[token of row]`, times the multiplier, normalised if the model's are;
+    /// tokens to come are looked up in `sampled`, the step before's.
     pub(super) fn embed(
         &self,
         stream: &Stream,
@@ -374,6 +378,8 @@ impl Ops {
             residual: residual.ptr(),
             hidden: self.hidden as u32,
             multiplier: self.embedding_multiplier,
+            eps: self.form.eps,
+            normed: u32::from(self.embedding_norm),
         };
         // SAFETY: see above.
         unsafe { self.embed.launch(stream, (rows as u32, 1), 256, &params) }

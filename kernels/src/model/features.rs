@@ -57,6 +57,8 @@ pub enum Feature {
     LmHeadBias,
     /// [`ModelSpec::embedding_multiplier`] is not 1.
     EmbeddingMultiplier,
+    /// [`ModelSpec::embedding_norm`].
+    EmbeddingNorm,
     /// [`ModelSpec::residual_multiplier`] is not 1.
     ResidualMultiplier,
     /// [`ModelSpec::logit_multiplier`] is not 1.
@@ -90,7 +92,7 @@ pub enum Feature {
 
 impl Feature {
     /// What the CUDA backend computes.
-    pub const ON_GPU: [Self; 35] = [
+    pub const ON_GPU: [Self; 36] = [
         Self::NoRope,
         Self::PartialRope,
         Self::Scale,
@@ -115,6 +117,7 @@ impl Feature {
         Self::QueryGrowth,
         Self::LmHeadBias,
         Self::EmbeddingMultiplier,
+        Self::EmbeddingNorm,
         Self::ResidualMultiplier,
         Self::LogitMultiplier,
         Self::LogitSoftCap,
@@ -158,6 +161,7 @@ impl fmt::Display for Feature {
             }
             Self::LmHeadBias => "a bias of the output projection",
             Self::EmbeddingMultiplier => "a multiplier of embeddings",
+            Self::EmbeddingNorm => "a norm of embeddings",
             Self::ResidualMultiplier => "a multiplier of what layers add (residual_multiplier)",
             Self::LogitMultiplier => "a multiplier of logits (logit_scale, logits_scaling)",
             Self::LogitSoftCap => "capped logits (final_logit_softcapping)",
@@ -219,6 +223,7 @@ impl ModelSpec {
                     bias,
                 },
             embedding_multiplier,
+            embedding_norm,
             residual_multiplier,
             logit_multiplier,
             logit_soft_cap,
@@ -237,6 +242,7 @@ impl ModelSpec {
             (Feature::NormFromOne, *from_one),
             (Feature::NormBias, *bias),
             (Feature::EmbeddingMultiplier, *embedding_multiplier != 1.0),
+            (Feature::EmbeddingNorm, *embedding_norm),
             (Feature::ResidualMultiplier, *residual_multiplier != 1.0),
             (Feature::LogitMultiplier, *logit_multiplier != 1.0),
             (Feature::LogitSoftCap, logit_soft_cap.is_some()),
@@ -444,13 +450,14 @@ mod tests {
             assert_eq!(spec.refuse_beyond("a backend", &[feature]), Ok(()));
         }
         type ModelChange = fn(&mut ModelSpec);
-        let changes: [(Feature, ModelChange); 10] = [
+        let changes: [(Feature, ModelChange); 11] = [
             (Feature::LayerNorm, |m| m.norms.kind = NormKind::Layer),
             (Feature::NormBias, |m| m.norms.bias = true),
             (Feature::NormFromOne, |m| m.norms.from_one = true),
             (Feature::EmbeddingMultiplier, |m| {
                 m.embedding_multiplier = 2.0
             }),
+            (Feature::EmbeddingNorm, |m| m.embedding_norm = true),
             (Feature::ResidualMultiplier, |m| m.residual_multiplier = 2.0),
             (Feature::LogitMultiplier, |m| m.logit_multiplier = 2.0),
             (Feature::LogitSoftCap, |m| m.logit_soft_cap = Some(30.0)),

@@ -187,7 +187,7 @@ impl LinearName {
 /// One operation on all rows of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Op {
-    /// `Residual` = the embeddings of the step's tokens, times their multiplier.
+    /// `Residual` = the embeddings of the step's tokens, times their multiplier, and normalised.
     Embed,
     /// `output = norm(input) * weight`, plus a bias if norms have one.
     Norm {

@@ -26,6 +26,8 @@ pub struct ModelSpec {
     pub norms: Norms,
     /// Embeddings are multiplied by it as they are looked up.
     pub embedding_multiplier: f32,
+    /// Embeddings are RMS-normalised behind that, without weights (nanochat).
+    pub embedding_norm: bool,
     /// What a part of a layer puts out is multiplied by it before it is added.
     pub residual_multiplier: f32,
     /// Logits are multiplied by it.

@@ -58,6 +58,9 @@ pub enum SpecError {
         /// `inv_freq.len()`.
         actual: usize,
     },
+    /// A frequency of RoPE is infinite or no number.
+    #[error("every RoPE frequency must be a finite number")]
+    RopeFrequency,
     /// A layer refers to a RoPE that is not there.
     #[error("layer {layer} refers to RoPE {rope}, but the model has {ropes}")]
     NoSuchRope {

@@ -292,7 +292,7 @@ fn experts_with_norms_of_their_own() {
 
 #[test]
 fn every_feature_of_a_layer() {
-    let changes: [fn(&mut ModelSpec); 17] = [
+    let changes: [fn(&mut ModelSpec); 18] = [
         // OLMo 2: norms after, of whole projections.
         |spec| {
             for layer in &mut spec.layers {
@@ -416,6 +416,12 @@ fn every_feature_of_a_layer() {
                 layer.attention_mut().qk_norm = QkNorm::PerHeadBehindRope;
             }
             spec.layers[1].attention_mut().rope = None;
+        },
+        // nanochat: embeddings are normed, and pairs of channels turn the other way.
+        |spec| {
+            spec.embedding_multiplier = 0.01;
+            spec.embedding_norm = true;
+            spec.ropes[0].inv_freq.iter_mut().for_each(|f| *f = -*f);
         },
         // Ministral 3: queries grow.
         |spec| {

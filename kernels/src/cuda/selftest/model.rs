@@ -382,7 +382,7 @@ pub(super) fn check_recurrent(device: &Arc<Device>, report: &mut Report) -> Resu
 type Change = fn(&mut ModelSpec);
 
 /// What families have beyond plain layers: name, head_dim, changes.
-const FAMILIES: [(&str, usize, Change); 12] = [
+const FAMILIES: [(&str, usize, Change); 13] = [
     // Of its four layers three at a time, which the limit is for, and the roundings of inputs of
     // layers in one of the two.
     ("Gemma 4, narrow heads shared", 64, |spec| {
@@ -445,6 +445,11 @@ const FAMILIES: [(&str, usize, Change); 12] = [
         for layer in &mut spec.layers {
             layer.attention_mut().qk_norm = QkNorm::PerHeadBehindRope;
         }
+    }),
+    ("nanochat", 128, |spec| {
+        spec.embedding_multiplier = 0.01;
+        spec.embedding_norm = true;
+        spec.ropes[0].inv_freq.iter_mut().for_each(|f| *f = -*f);
     }),
     ("Ministral 3", 128, |spec| {
         for layer in &mut spec.layers {

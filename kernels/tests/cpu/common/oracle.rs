@@ -170,6 +170,11 @@ impl<W: WeightSource> Oracle<W> {
         let mut x = embedding[token as usize * hidden..][..hidden].to_vec();
         let multiplier = f64::from(self.spec.embedding_multiplier);
         x.iter_mut().for_each(|x| *x *= multiplier);
+        if self.spec.embedding_norm {
+            let mean = x.iter().map(|x| x * x).sum::<f64>() / hidden as f64;
+            let scale = 1.0 / (mean + f64::from(self.spec.norm_eps)).sqrt();
+            x.iter_mut().for_each(|x| *x *= scale);
+        }
         let inputs = self.layer_inputs(token, &x);
         let residual = f64::from(self.spec.residual_multiplier);
         for layer in 0..self.spec.layers.len() {

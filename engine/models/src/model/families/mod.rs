@@ -73,6 +73,7 @@ families!(
     ministral3,
     mistral,
     mixtral,
+    nanochat,
     nemotron,
     olmo,
     olmo2,
