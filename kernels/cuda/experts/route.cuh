@@ -65,7 +65,9 @@ __device__ __forceinline__ void route(const RouteParams& p, uint32_t row, uint32
   }
   top = warp_max(top);
   float sum = 0.f;
-  if (p.scores != 2) {
+  // Sigmoids of great products are all 1: where nothing is added, products choose.
+  const bool by_products = p.scores == 1 && !p.correction && p.groups == 0;
+  if (p.scores != 2 && !by_products) {
     for (uint32_t e = lane; e < p.experts; e += 32) {
       scores[e] = p.scores == 0 ? expf(scores[e] - top) : sigmoid(scores[e]);
       sum += scores[e];
@@ -121,6 +123,7 @@ __device__ __forceinline__ void route(const RouteParams& p, uint32_t row, uint32
       }
       weight = 1.f / warp_sum(near);
     }
+    if (by_products) weight = sigmoid(weight);
     strike(out, best);
     of_chosen += weight;
     if (lane == i) own = best;
