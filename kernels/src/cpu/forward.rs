@@ -225,7 +225,7 @@ impl Forward<'_> {
         let queries = self.scratch.take(Buffer::Heads);
         let attention = Attention {
             pages: self.pages,
-            plan: self.plans.of(spec.window, heads.into()),
+            plan: self.plans.of(spec.seen(), heads.into()),
             place: self.kv_place(layer),
             heads: heads.into(),
             queries: &queries,

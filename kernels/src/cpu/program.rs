@@ -7,11 +7,12 @@ use crate::model::{
 };
 
 /// What this backend computes beyond a plain layer.
-pub(super) const FEATURES: [Feature; 38] = [
+pub(super) const FEATURES: [Feature; 40] = [
     Feature::NoRope,
     Feature::PartialRope,
     Feature::Scale,
     Feature::Window,
+    Feature::Chunks,
     Feature::Sinks,
     Feature::SoftCap,
     Feature::OutputBias,
@@ -36,6 +37,7 @@ pub(super) const FEATURES: [Feature; 38] = [
     Feature::LogitMultiplier,
     Feature::LogitSoftCap,
     Feature::Experts,
+    Feature::WeightedInput,
     Feature::ExpertNorms,
     Feature::UnevenHeads,
     Feature::SharedKv,

@@ -109,6 +109,19 @@ struct CombineParams {
 // SAFETY: field for field `ebb::CombineParams` of experts/combine.cu.
 unsafe impl KernelParams for CombineParams {}
 
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct WeighParams {
+    x: DevicePtr,
+    places: DevicePtr,
+    weights: DevicePtr,
+    out: DevicePtr,
+    hidden: u32,
+    per_token: u32,
+}
+// SAFETY: field for field `ebb::WeighParams` of experts/combine.cu.
+unsafe impl KernelParams for WeighParams {}
+
 /// Rows of a CTA that routes, a warp each: `kRouteWarps` of experts/route.cuh.
 const ROUTE_ROWS: usize = 4;
 
@@ -177,6 +190,7 @@ pub(super) struct Experts {
     /// Both at once, of few rows ([`FEW_ROWS`]) and experts.
     route_sort: [Kernel<RouteSortParams>; 2],
     combine: Kernel<CombineParams>,
+    weigh: Kernel<WeighParams>,
     /// Of each format, none being bf16.
     products: HashMap<Option<DeviceFormat>, ProductKernels>,
     multiprocessors: usize,
@@ -195,7 +209,7 @@ pub(super) struct Experts {
     tiles: DeviceBuffer<u32>,
     /// `[places][intermediate]`.
     gated: DeviceBuffer<bf16>,
-    /// `[places][hidden]`.
+    /// `[places][hidden]`; also weighted inputs, until they are multiplied.
     outputs: DeviceBuffer<bf16>,
 }
 
@@ -303,6 +317,7 @@ impl Experts {
                 device.kernel("experts_route_sort_32", 0)?,
             ],
             combine: device.kernel("experts_combine", 0)?,
+            weigh: device.kernel("experts_weigh", 0)?,
             products,
             multiprocessors: device.multiprocessors(),
             many_rows: None,
@@ -371,6 +386,9 @@ impl Experts {
         // SAFETY: see above.
         unsafe { products.run(stream, shape, read.ptr(), router, self.scores.ptr())? };
         self.route(stream, &of)?;
+        if spec.weighted_input {
+            self.weigh(stream, &of, x)?;
+        }
         self.multiply_both(stream, &of, x)?;
         self.combine(stream, &of, x, out)
     }
@@ -453,15 +471,40 @@ impl Experts {
         }
     }
 
+    /// Enqueues what experts read that have weighted inputs.
+    fn weigh(
+        &self,
+        stream: &Stream,
+        of: &Run<'_>,
+        x: &DeviceBuffer<bf16>,
+    ) -> Result<(), CudaError> {
+        assert!(of.rows * of.hidden <= x.len() && of.choices * of.hidden <= self.outputs.len());
+        let params = WeighParams {
+            x: x.ptr(),
+            places: self.places.ptr(),
+            weights: self.weights.ptr(),
+            out: self.outputs.ptr(),
+            hidden: of.hidden as u32,
+            per_token: of.spec.per_token as u32,
+        };
+        let grid = (of.choices as u32, 1);
+        // SAFETY: see above.
+        unsafe { self.weigh.launch(stream, grid, COMBINE_THREADS, &params) }
+    }
+
     /// Of the gates, and of what they open.
     fn gate_up(&self, of: &Run<'_>, x: &DeviceBuffer<bf16>) -> ExpertsParams {
         let (limit, alpha) = match of.spec.activation {
             ExpertActivation::SwiGlu | ExpertActivation::GeGlu => (0.0, 1.0),
             ExpertActivation::Clamped { limit, alpha } => (limit, alpha),
         };
+        let (x, sorted) = match of.spec.weighted_input {
+            true => (self.outputs.ptr(), 0),
+            false => (x.ptr(), self.sorted.ptr()),
+        };
         ExpertsParams {
-            x: x.ptr(),
-            sorted: self.sorted.ptr(),
+            x,
+            sorted,
             tiles: self.tiles.ptr(),
             weights: 0,
             factors: 0,
@@ -504,7 +547,10 @@ impl Experts {
         let params = CombineParams {
             y: self.outputs.ptr(),
             places: self.places.ptr(),
-            weights: self.weights.ptr(),
+            weights: match of.spec.weighted_input {
+                true => 0,
+                false => self.weights.ptr(),
+            },
             x: x.ptr(),
             score: address(&of.weights.score),
             out: out.ptr(),

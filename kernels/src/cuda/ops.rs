@@ -303,6 +303,13 @@ impl Ops {
             if let Some(what) = beyond_parts.filter(|_| parts.is_some()) {
                 return unsupported(format!("{what} of heads in parts"));
             }
+            if let Some(chunk) = attention.window.filter(|_| attention.chunked)
+                && !chunk.is_power_of_two()
+            {
+                return unsupported(format!(
+                    "chunks of {chunk} tokens: the CUDA backend has kernels for powers of two"
+                ));
+            }
             if *scale.get_or_insert(heads.scale_log2()) != heads.scale_log2() {
                 return unsupported("attention scales that differ between layers".to_owned());
             }

@@ -4,7 +4,8 @@ use super::spec::{Activation, dimension, is_sound};
 use super::spec_error::SpecError;
 
 /// A router, and experts of which it chooses some for each token:
-/// `Σ_chosen weight_e · (W_down,e act(W_gate,e x, W_up,e x))`, added up in order of choice.
+/// `Σ_chosen weight_e · (W_down,e act(W_gate,e x, W_up,e x))`, added up in order of choice; where
+/// inputs are weighted, `Σ_chosen W_down,e act(W_gate,e weight_e x, W_up,e weight_e x)`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExpertsSpec {
     /// How many experts there are.
@@ -28,6 +29,8 @@ pub struct ExpertsSpec {
     pub router_norm: Option<RouterNorm>,
     /// Each expert has a learned number that its weight is multiplied by at last.
     pub weight_scales: bool,
+    /// Weights multiply what an expert reads, not what it puts out (Llama 4).
+    pub weighted_input: bool,
     /// The shared expert and those chosen are branches with norms of their own beside the layer's,
     /// `norm_s(shared(norm(x))) + norm_c(chosen(norm_e(x)))`.
     pub branch_norms: bool,
@@ -149,6 +152,7 @@ impl ExpertsSpec {
             shared: None,
             router_norm: None,
             weight_scales: false,
+            weighted_input: false,
             branch_norms: false,
         }
     }

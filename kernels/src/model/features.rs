@@ -17,8 +17,10 @@ pub enum Feature {
     PartialRope,
     /// [`AttentionSpec::scale`] is not `1 / sqrt(head_dim)`.
     Scale,
-    /// [`AttentionSpec::window`].
+    /// [`AttentionSpec::window`], unless it is a chunk.
     Window,
+    /// [`AttentionSpec::chunked`].
+    Chunks,
     /// [`AttentionSpec::sinks`].
     Sinks,
     /// [`AttentionSpec::soft_cap`].
@@ -70,6 +72,8 @@ pub enum Feature {
     /// [`ExpertsSpec::router_norm`](super::ExpertsSpec::router_norm), or
     /// [`ExpertsSpec::branch_norms`](super::ExpertsSpec::branch_norms).
     ExpertNorms,
+    /// [`ExpertsSpec::weighted_input`](super::ExpertsSpec::weighted_input).
+    WeightedInput,
     /// Heads of different shapes in different layers.
     UnevenHeads,
     /// [`AttentionSpec::kv_from`].
@@ -92,11 +96,12 @@ pub enum Feature {
 
 impl Feature {
     /// What the CUDA backend computes.
-    pub const ON_GPU: [Self; 36] = [
+    pub const ON_GPU: [Self; 38] = [
         Self::NoRope,
         Self::PartialRope,
         Self::Scale,
         Self::Window,
+        Self::Chunks,
         Self::Sinks,
         Self::SoftCap,
         Self::OutputBias,
@@ -104,6 +109,7 @@ impl Feature {
         Self::NormAfter,
         Self::NormBoth,
         Self::Experts,
+        Self::WeightedInput,
         Self::ExpertNorms,
         Self::ParallelMlp,
         Self::GeluTanh,
@@ -139,6 +145,7 @@ impl fmt::Display for Feature {
             Self::PartialRope => "RoPE over a part of a head (partial_rotary_factor)",
             Self::Scale => "an attention scale other than 1 / sqrt(head_dim)",
             Self::Window => "a sliding window (sliding_window)",
+            Self::Chunks => "attention in chunks (attention_chunk_size)",
             Self::Sinks => "attention sinks",
             Self::SoftCap => "capped attention scores (attn_logit_softcapping)",
             Self::OutputBias => "a bias of attention's output projection",
@@ -156,8 +163,8 @@ impl fmt::Display for Feature {
             Self::NormFromOne => "norms whose weights count from 1",
             Self::QkNormBehindRope => "a norm of queries and keys behind RoPE",
             Self::QueryGrowth => {
-                "queries that grow with their position (llama_4_scaling_beta; they do not with a \
-                 --max-context of up to original_max_position_embeddings)"
+                "queries that grow with their position (llama_4_scaling_beta, attn_scale; they do \
+                 not with a --max-context below which none has grown yet)"
             }
             Self::LmHeadBias => "a bias of the output projection",
             Self::EmbeddingMultiplier => "a multiplier of embeddings",
@@ -167,6 +174,7 @@ impl fmt::Display for Feature {
             Self::LogitSoftCap => "capped logits (final_logit_softcapping)",
             Self::Experts => "a mixture of experts",
             Self::ExpertNorms => "experts or a router with norms of their own",
+            Self::WeightedInput => "experts whose inputs are weighted",
             Self::UnevenHeads => "heads of different shapes in different layers",
             Self::SharedKv => "layers that share keys and values (num_kv_shared_layers)",
             Self::ValueNorm => "a norm of values",
@@ -293,6 +301,10 @@ impl ModelSpec {
                 Feature::ExpertNorms,
                 experts.is_some_and(ExpertsSpec::has_norms),
             ),
+            (
+                Feature::WeightedInput,
+                experts.is_some_and(|experts| experts.weighted_input),
+            ),
             (Feature::OutputScale, *output_scale),
         ]));
         features
@@ -307,6 +319,7 @@ impl ModelSpec {
             rope,
             scale,
             window,
+            chunked,
             sinks,
             soft_cap,
             qkv_bias: _,
@@ -328,7 +341,8 @@ impl ModelSpec {
                 Feature::Scale,
                 *scale != AttentionSpec::default_scale(*head_dim),
             ),
-            (Feature::Window, window.is_some()),
+            (Feature::Window, window.is_some() && !chunked),
+            (Feature::Chunks, *chunked),
             (Feature::Sinks, *sinks),
             (Feature::SoftCap, soft_cap.is_some()),
             (Feature::OutputBias, *o_bias),
@@ -383,10 +397,13 @@ mod tests {
     fn every_feature_is_refused_by_name_and_layer() {
         assert_eq!(plain().refuse_beyond("a backend", &[]), Ok(()));
         type Change = fn(&mut LayerSpec);
-        let changes: [(Feature, Change); 20] = [
+        let changes: [(Feature, Change); 21] = [
             (Feature::NoRope, |l| l.attention_mut().rope = None),
             (Feature::Scale, |l| l.attention_mut().scale = 1.0),
             (Feature::Window, |l| l.attention_mut().window = Some(8)),
+            (Feature::Chunks, |l| {
+                (l.attention_mut().window, l.attention_mut().chunked) = (Some(8), true);
+            }),
             (Feature::Sinks, |l| l.attention_mut().sinks = true),
             (Feature::SoftCap, |l| l.attention_mut().soft_cap = Some(5.0)),
             (Feature::OutputBias, |l| l.attention_mut().o_bias = true),
@@ -413,6 +430,7 @@ mod tests {
                 l.attention_mut().query_growth = Some(QueryGrowth {
                     beta: 0.1,
                     interval: 16,
+                    from_one: false,
                 });
             }),
             (Feature::OutputGate, |l| {
@@ -540,10 +558,16 @@ mod tests {
         spec.layers[1].mlp = Mlp::Experts(ExpertsSpec {
             activation: ExpertActivation::GeGlu,
             router_norm: Some(RouterNorm { multiplier: 0.1 }),
+            weighted_input: true,
             ..experts()
         });
         let mut computed = Vec::new();
-        for feature in [Feature::GeluTanh, Feature::Experts, Feature::ExpertNorms] {
+        for feature in [
+            Feature::GeluTanh,
+            Feature::Experts,
+            Feature::ExpertNorms,
+            Feature::WeightedInput,
+        ] {
             let refused = Err(SpecError::NotComputed {
                 backend: "a backend",
                 feature,
@@ -553,6 +577,9 @@ mod tests {
             computed.push(feature);
         }
         assert_eq!(spec.refuse_beyond("a backend", &computed), Ok(()));
+        let mut spec = plain();
+        spec.layers[1].attention_mut().chunked = true;
+        assert_eq!(spec.validate(), Err(SpecError::NoChunkLength { layer: 1 }));
         let mut spec = plain();
         spec.ropes[0].inv_freq.truncate(8);
         let error = spec.refuse_beyond("the CPU backend", &[]).unwrap_err();

@@ -463,6 +463,9 @@ impl ModelSpec {
         if spec.window == Some(0) {
             return Err(SpecError::Zero("window"));
         }
+        if spec.chunked && spec.window.is_none() {
+            return Err(SpecError::NoChunkLength { layer });
+        }
         if let Some(growth) = spec.query_growth {
             growth.validate()?;
         }

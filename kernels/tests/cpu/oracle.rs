@@ -245,6 +245,14 @@ fn experts_with_biases_shared_ones_and_a_clamped_gate() {
             ..EXPERTS
         });
     }
+    for biases in [false, true] {
+        check_experts(&ExpertsSpec {
+            shared: shared(false),
+            weighted_input: true,
+            biases,
+            ..EXPERTS
+        });
+    }
     check_experts(&ExpertsSpec {
         per_token: 8,
         biases: true,
@@ -292,7 +300,7 @@ fn experts_with_norms_of_their_own() {
 
 #[test]
 fn every_feature_of_a_layer() {
-    let changes: [fn(&mut ModelSpec); 18] = [
+    let changes: [fn(&mut ModelSpec); 19] = [
         // OLMo 2: norms after, of whole projections.
         |spec| {
             for layer in &mut spec.layers {
@@ -332,6 +340,13 @@ fn every_feature_of_a_layer() {
             spec.layers[1].attention_mut().window = Some(130);
             spec.layers[1].attention_mut().soft_cap = Some(2.0);
             spec.layers[2].attention_mut().sinks = true;
+        },
+        // Llama 4: chunks, within a block and across blocks.
+        |spec| {
+            for (layer, chunk) in spec.layers.iter_mut().zip([5, 130]) {
+                let attention = layer.attention_mut();
+                (attention.window, attention.chunked) = (Some(chunk), true);
+            }
         },
         |spec| {
             spec.layers[2].mixer_norm = NormPlace::After;
@@ -429,6 +444,7 @@ fn every_feature_of_a_layer() {
                 layer.attention_mut().query_growth = Some(QueryGrowth {
                     beta: 0.3,
                     interval: 16 << index,
+                    from_one: index == 1,
                 });
             }
         },

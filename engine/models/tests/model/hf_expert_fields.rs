@@ -1,6 +1,6 @@
 //! Fields of families with experts, windows and convolutions that one or two of them have.
 
-use ebb_kernels::model::{ExpertActivation, Mlp, ModelSpec, RouterNorm, RouterScores};
+use ebb_kernels::model::{ExpertActivation, Mlp, ModelSpec, RouterNorm, RouterScores, Seen};
 use serde_json::{Value, json};
 
 use crate::hf_fields::{config, experts, open, refusal};
@@ -253,4 +253,51 @@ fn experts_of_gemma_4_are_beside_a_dense_mlp_as_wide_as_without_them() {
     without["num_experts"] = Value::Null;
     let sentence = refusal(&config("gemma4_text", experts(without)));
     assert!(sentence.contains("num_experts"), "{sentence}");
+}
+
+#[test]
+fn llama_4_attends_in_chunks_where_it_has_rope() {
+    let spec = tiny("llama4_text", json!({ "attention_chunk_size": 32 }));
+    assert_eq!(
+        ropes_and_experts(&spec),
+        (vec![true, true], vec![true, true])
+    );
+    let of_layer = spec.layers[0].experts().expect("a layer of experts");
+    assert!(of_layer.weighted_input && of_layer.shared.is_some());
+    let seen = |spec: &ModelSpec| [0, 1].map(|layer| spec.attention(layer).seen());
+    assert_eq!(seen(&spec), [Seen::chunk(32); 2]);
+    assert!(spec.attention(0).query_growth.is_none());
+    let older = json!({
+        "attention_chunk_size": 32, "no_rope_layers": [0, 1], "moe_layers": [1],
+        "attn_temperature_tuning": 4, "floor_scale": 16, "attn_scale": 0.5,
+    });
+    let spec = tiny("llama4_text", older);
+    assert_eq!(
+        ropes_and_experts(&spec),
+        (vec![false, true], vec![false, true])
+    );
+    assert_eq!(seen(&spec), [Seen::default(), Seen::chunk(32)]);
+    assert_eq!(spec.layers[0].intermediate(), 16384);
+    let growth = spec.attention(0).query_growth.expect("queries that grow");
+    assert_eq!((growth.beta, growth.interval), (0.5, 16));
+    assert_eq!(
+        [14, 15, 31].map(|position| growth.steps(position)),
+        [0, 1, 2]
+    );
+    assert!(spec.attention(1).query_growth.is_none());
+    for (fields, begin) in [
+        (
+            json!({ "attention_chunk_size": null }),
+            "`attention_chunk_size` is missing",
+        ),
+        (json!({ "no_rope_layers": [1] }), "`no_rope_layers` is 1"),
+        (json!({ "floor_scale": 0 }), "`floor_scale` is 0"),
+        (
+            json!({ "interleave_moe_layer_step": 0 }),
+            "`interleave_moe_layer_step` is 0",
+        ),
+    ] {
+        let sentence = refusal(&config("llama4_text", experts(fields)));
+        assert!(sentence.contains(begin), "{sentence}");
+    }
 }

@@ -129,7 +129,7 @@ impl Parts {
         let PartsLayer {
             attention, place, ..
         } = layer;
-        let plan = step.decode(windows.plan(attention.window));
+        let plan = step.decode(windows.plan(attention.seen()));
         let geometry = arena.geometry();
         PartsParams {
             pages: step.page_table(arena),

@@ -151,6 +151,12 @@ impl Layer {
             false => 0.0,
         };
         for Choice { expert, weight } in chosen {
+            // What an expert reads is rounded, too.
+            let weighted = |x: &f64| bf16::from_f32(*x as f32 * weight).to_f64();
+            let (x, weight) = match spec.weighted_input {
+                true => (x.iter().map(weighted).collect(), 1.0),
+                false => (x.clone(), weight),
+            };
             let first = expert as usize * inner;
             let act: Vec<f64> = (first..first + inner)
                 .map(|at| {
@@ -263,6 +269,11 @@ fn specs() -> Vec<(&'static str, ExpertsSpec)> {
         renormalised: true,
         scale: 2.5,
     };
+    let sigmoid = Routing {
+        scores: RouterScores::Sigmoid,
+        renormalised: false,
+        ..Routing::SOFTMAX_OF_CHOSEN
+    };
     let of_all = Routing {
         renormalised: false,
         ..Routing::SOFTMAX_OF_CHOSEN
@@ -317,6 +328,16 @@ fn specs() -> Vec<(&'static str, ExpertsSpec)> {
             ExpertsSpec {
                 per_token: 2,
                 routing: mixer,
+                ..plain.clone()
+            },
+        ),
+        (
+            "weighted inputs, sigmoids, beside a shared one",
+            ExpertsSpec {
+                routing: sigmoid,
+                shared: shared(false),
+                biases: true,
+                weighted_input: true,
                 ..plain.clone()
             },
         ),

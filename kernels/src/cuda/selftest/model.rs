@@ -382,12 +382,21 @@ pub(super) fn check_recurrent(device: &Arc<Device>, report: &mut Report) -> Resu
 type Change = fn(&mut ModelSpec);
 
 /// What families have beyond plain layers: name, head_dim, changes.
-const FAMILIES: [(&str, usize, Change); 13] = [
+const FAMILIES: [(&str, usize, Change); 15] = [
     // Of its four layers three at a time, which the limit is for, and the roundings of inputs of
     // layers in one of the two.
     ("Gemma 4, narrow heads shared", 64, |spec| {
         gemma4(spec);
         spec.layers.truncate(3);
+    }),
+    // Chunks of heads in parts, which no family has.
+    ("Gemma 4 in chunks", 64, |spec| {
+        gemma4(spec);
+        spec.layers.truncate(3);
+        for layer in &mut spec.layers {
+            let attention = layer.attention_mut();
+            (attention.window, attention.chunked) = (Some(64), true);
+        }
     }),
     ("Gemma 4, wide heads shared", 64, |spec| {
         gemma4(spec);
@@ -451,11 +460,29 @@ const FAMILIES: [(&str, usize, Change); 13] = [
         spec.embedding_norm = true;
         spec.ropes[0].inv_freq.iter_mut().for_each(|f| *f = -*f);
     }),
+    ("Llama 4", 128, |spec| {
+        let last = spec.layers.len() - 1;
+        for (index, layer) in spec.layers.iter_mut().enumerate() {
+            let attention = layer.attention_mut();
+            if index < last {
+                (attention.window, attention.chunked) = (Some(64), true);
+                attention.qk_norm = QkNorm::PerHeadBehindRope;
+                continue;
+            }
+            attention.rope = None;
+            attention.query_growth = Some(QueryGrowth {
+                beta: 0.3,
+                interval: 16,
+                from_one: true,
+            });
+        }
+    }),
     ("Ministral 3", 128, |spec| {
         for layer in &mut spec.layers {
             layer.attention_mut().query_growth = Some(QueryGrowth {
                 beta: 0.3,
                 interval: 16,
+                from_one: false,
             });
         }
     }),

@@ -136,7 +136,8 @@ impl<W: WeightSource> Oracle<W> {
         if let Some((growth, position)) = attention.query_growth.zip(position)
             && weight == L::Q
         {
-            let steps = f64::from(position as u32 / growth.interval);
+            let counted = position as u32 + u32::from(growth.from_one);
+            let steps = f64::from(counted / growth.interval);
             let factor = 1.0 + f64::from(growth.beta) * (1.0 + steps).ln();
             out.iter_mut().for_each(|x| *x *= factor);
         }
@@ -356,8 +357,20 @@ impl<W: WeightSource> Oracle<W> {
             weights.iter_mut().zip(scales).for_each(|(w, s)| *w *= s);
         }
         let mut out = vec![0.0; h.len()];
-        let gate = self.matmul(name(L::ExpertGate), h);
-        let up = self.matmul(name(L::ExpertUp), h);
+        let mut gate = self.matmul(name(L::ExpertGate), h);
+        let mut up = self.matmul(name(L::ExpertUp), h);
+        if spec.weighted_input {
+            // Products of a weighted input are weighted products.
+            for (expert, weight) in weights.iter_mut().enumerate() {
+                let of_expert = expert * spec.intermediate..(expert + 1) * spec.intermediate;
+                for product in [&mut gate, &mut up] {
+                    product[of_expert.clone()]
+                        .iter_mut()
+                        .for_each(|x| *x *= *weight);
+                }
+                *weight = f64::from(u8::from(*weight != 0.0));
+            }
+        }
         let down = self.tensor(name(L::ExpertDown));
         let inner = spec.intermediate;
         let biases = spec.biases.then(|| {
@@ -522,7 +535,10 @@ impl<W: WeightSource> Oracle<W> {
         }
         let sinks = spec.sinks.then(|| self.tensor(name(L::Sinks)));
         let [keys, values] = &self.cache[owner];
-        let first = (position + 1).saturating_sub(spec.window.unwrap_or(usize::MAX));
+        let first = match (spec.window, spec.chunked) {
+            (Some(chunk), true) => position / chunk * chunk,
+            (window, _) => (position + 1).saturating_sub(window.unwrap_or(usize::MAX)),
+        };
         let (keys, values) = (&keys[first..], &values[first..]);
         let mut attended = vec![];
         for (h, q) in q.chunks_exact(dim).enumerate() {

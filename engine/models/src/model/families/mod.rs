@@ -67,6 +67,7 @@ families!(
     lfm2,
     lfm2_moe,
     llama,
+    llama4_text,
     mellum,
     minimax_m2,
     ministral,
