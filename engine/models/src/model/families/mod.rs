@@ -34,6 +34,7 @@ families!(
     afmoe,
     apertus,
     arcee,
+    aria_text,
     cohere,
     cohere2,
     cohere2_moe,
