@@ -5,10 +5,10 @@ use super::experts::ExpertsIo;
 use super::linear::{Io, Then};
 use super::ops::{
     Activate, HeadOps, LayerInputs, Norm, Normalise, RowPlace, activate_rows, finish_logits,
-    for_rows, open_layer_input, rotate_back,
+    for_rows, open, open_layer_input, rotate_back,
 };
 use super::program::Op;
-use super::recurrent::{Recurrence, States, open};
+use super::recurrent::{Recurrence, States};
 use super::scratch::Scratch;
 use super::shared::SharedSlice;
 use super::simd::Isa;
@@ -246,11 +246,16 @@ impl Forward<'_> {
     }
 
     fn open_attended(&mut self, layer: usize) -> Result<(), TaskPanic> {
-        let width = self.spec.attention(layer).heads().q_width();
+        let attention = self.spec.attention(layer);
+        let Some(gate) = attention.output_gate else {
+            unreachable!("the program opens what has gates");
+        };
+        let heads = attention.heads();
         let mut attended = self.scratch.take(Buffer::Attended);
         let gates = self.scratch.rows_mut(Buffer::OutputGate, self.rows);
         let on = (&mut *self.pool, self.isa);
-        let result = open(on, &mut attended[..self.rows * width], gates, width);
+        let opened = &mut attended[..self.rows * heads.q_width()];
+        let result = open(on, opened, gates, (gate, heads));
         self.scratch.put(Buffer::Attended, attended);
         result
     }

@@ -7,7 +7,7 @@ use crate::model::{
 };
 
 /// What this backend computes beyond a plain layer.
-pub(super) const FEATURES: [Feature; 40] = [
+pub(super) const FEATURES: [Feature; 44] = [
     Feature::NoRope,
     Feature::PartialRope,
     Feature::Scale,
@@ -38,13 +38,17 @@ pub(super) const FEATURES: [Feature; 40] = [
     Feature::LogitSoftCap,
     Feature::Experts,
     Feature::WeightedInput,
+    Feature::RouterCap,
     Feature::ExpertNorms,
     Feature::UnevenHeads,
+    Feature::UnevenQueries,
     Feature::SharedKv,
     Feature::ValueNorm,
     Feature::OutputScale,
     Feature::PerLayerInputs,
     Feature::OutputGate,
+    Feature::SoftplusGate,
+    Feature::HeadGate,
     Feature::GatedDelta,
     Feature::DoubledDelta,
     Feature::ShortConv,

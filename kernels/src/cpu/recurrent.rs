@@ -2,7 +2,6 @@
 
 use super::floats::Floats;
 use super::math;
-use super::ops::for_rows;
 use super::shared::SharedSlice;
 use super::simd::{Isa, Kernel, Simd};
 use super::threads::{Pool, TaskPanic};
@@ -322,39 +321,6 @@ impl Kernel for DeltaHead<'_> {
             let opened = output.iter_mut().zip(&weights.norm).zip(&change);
             opened.for_each(|((o, w), z)| *o = *o * scale * w * z);
         }
-    }
-}
-
-/// Multiplies rows of what attention puts out by the sigmoids of `gates`.
-pub(super) fn open(
-    (pool, isa): (&mut Pool, Isa),
-    attended: &mut [f32],
-    gates: &mut [f32],
-    width: usize,
-) -> Result<(), TaskPanic> {
-    let rows = attended.len() / width;
-    let (attended, gates) = (SharedSlice::new(attended), SharedSlice::new(gates));
-    for_rows(pool, rows, width, |first, end| {
-        let (first, len) = (first * width, (end - first) * width);
-        // SAFETY: ranges of rows are disjoint.
-        let (attended, gates) = unsafe { (attended.slice(first, len), gates.slice(first, len)) };
-        isa.run(Open { attended, gates });
-    })
-}
-
-struct Open<'a> {
-    attended: &'a mut [f32],
-    gates: &'a mut [f32],
-}
-
-impl Kernel for Open<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        math::map(s, &math::Sigmoid, self.gates);
-        let opened = self.attended.iter_mut().zip(self.gates);
-        opened.for_each(|(x, gate)| *x *= *gate);
     }
 }
 

@@ -20,7 +20,7 @@ use super::prefill::{Prefill, PrefillVariant};
 use super::step::{PageTable, StepBuffers};
 use crate::kv::{KvGeometry, KvLayout};
 use mixed::{Mixed, MixedShape};
-pub(super) use parts::{PARTS_HEAD_DIM_MAX, Parts, PartsLayer};
+pub(super) use parts::{PARTS_HEAD_DIM_MAX, Parts, PartsLayer, whole_heads};
 pub use scores::ScoreSpec;
 pub(super) use scores::{ScoreParams, Scored, ScoredLayer};
 pub use variants::{DECODE_VARIANTS, DecodeVariant};

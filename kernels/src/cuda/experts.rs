@@ -41,6 +41,8 @@ struct RouteParams {
     scale: f32,
     jitter: f32,
     multiplier: f32,
+    cap: f32,
+    reserved: u32,
 }
 // SAFETY: field for field `ebb::RouteParams` of experts/route.cuh.
 unsafe impl KernelParams for RouteParams {}
@@ -442,6 +444,8 @@ impl Experts {
             scale: spec.routing.scale,
             jitter,
             multiplier: spec.router_norm.map_or(1.0, |norm| norm.multiplier),
+            cap: spec.router_cap.unwrap_or(0.0),
+            reserved: 0,
         };
         let sort = SortParams {
             chosen: self.chosen.ptr(),

@@ -39,8 +39,8 @@ pub struct AttentionSpec {
     pub v_is_k: bool,
     /// Values are RMS-normalised by head, without weights (Gemma 4).
     pub v_norm: bool,
-    /// What attention puts out is multiplied by the sigmoid of a product of its own (Qwen3-Next).
-    pub output_gate: bool,
+    /// What attention puts out is multiplied by gates.
+    pub output_gate: Option<OutputGate>,
     /// How queries grow with their position.
     pub query_growth: Option<QueryGrowth>,
 }
@@ -57,6 +57,23 @@ pub enum QkNorm {
     Whole,
     /// Every head by itself behind RoPE; weights `[head_dim]` (HunYuan).
     PerHeadBehindRope,
+}
+
+/// Gates of what attention puts out, functions of a product of their own with what it reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutputGate {
+    /// `ln(1 + e^x)` of the product (Laguna), not its sigmoid.
+    pub softplus: bool,
+    /// Each query head has one (Laguna), not each of its channels.
+    pub per_head: bool,
+}
+
+impl OutputGate {
+    /// A sigmoid for each channel (Qwen3-Next).
+    pub const SIGMOIDS: Self = Self {
+        softplus: false,
+        per_head: false,
+    };
 }
 
 /// Which tokens queries see, none of which come behind them.
@@ -148,7 +165,7 @@ impl AttentionSpec {
             qk_norm: QkNorm::None,
             v_is_k: false,
             v_norm: false,
-            output_gate: false,
+            output_gate: None,
             query_growth: None,
         }
     }

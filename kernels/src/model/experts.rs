@@ -18,6 +18,8 @@ pub struct ExpertsSpec {
     pub routing: Routing,
     /// The router's scores have a bias.
     pub router_bias: bool,
+    /// The router's scores become `cap * tanh(score / cap)` (Laguna).
+    pub router_cap: Option<f32>,
     /// Each expert's three products have a bias.
     pub biases: bool,
     /// What is between an expert's products.
@@ -147,6 +149,7 @@ impl ExpertsSpec {
             intermediate,
             routing,
             router_bias: false,
+            router_cap: None,
             biases: false,
             activation: ExpertActivation::SwiGlu,
             shared: None,
@@ -215,6 +218,9 @@ impl ExpertsSpec {
             && !is_sound(multiplier)
         {
             return Err(SpecError::NotFinite("the multiplier of a router's norm"));
+        }
+        if !self.router_cap.is_none_or(|cap| cap > 0.0 && is_sound(cap)) {
+            return Err(SpecError::NotFinite("the soft cap of a router's scores"));
         }
         if let ExpertActivation::Clamped { limit, alpha } = self.activation {
             if !(is_sound(limit) && limit > 0.0) {

@@ -72,10 +72,14 @@ pub enum Feature {
     /// [`ExpertsSpec::router_norm`](super::ExpertsSpec::router_norm), or
     /// [`ExpertsSpec::branch_norms`](super::ExpertsSpec::branch_norms).
     ExpertNorms,
+    /// [`ExpertsSpec::router_cap`](super::ExpertsSpec::router_cap).
+    RouterCap,
     /// [`ExpertsSpec::weighted_input`](super::ExpertsSpec::weighted_input).
     WeightedInput,
     /// Heads of different shapes in different layers.
     UnevenHeads,
+    /// Layers that differ in their query heads alone.
+    UnevenQueries,
     /// [`AttentionSpec::kv_from`].
     SharedKv,
     /// [`AttentionSpec::v_norm`].
@@ -86,6 +90,10 @@ pub enum Feature {
     PerLayerInputs,
     /// [`AttentionSpec::output_gate`].
     OutputGate,
+    /// [`OutputGate::softplus`](super::OutputGate::softplus).
+    SoftplusGate,
+    /// [`OutputGate::per_head`](super::OutputGate::per_head).
+    HeadGate,
     /// [`RecurrentSpec::GatedDelta`].
     GatedDelta,
     /// [`GatedDeltaSpec::doubled`](super::GatedDeltaSpec::doubled).
@@ -96,7 +104,7 @@ pub enum Feature {
 
 impl Feature {
     /// What the CUDA backend computes.
-    pub const ON_GPU: [Self; 38] = [
+    pub const ON_GPU: [Self; 42] = [
         Self::NoRope,
         Self::PartialRope,
         Self::Scale,
@@ -110,6 +118,7 @@ impl Feature {
         Self::NormBoth,
         Self::Experts,
         Self::WeightedInput,
+        Self::RouterCap,
         Self::ExpertNorms,
         Self::ParallelMlp,
         Self::GeluTanh,
@@ -128,11 +137,14 @@ impl Feature {
         Self::LogitMultiplier,
         Self::LogitSoftCap,
         Self::UnevenHeads,
+        Self::UnevenQueries,
         Self::SharedKv,
         Self::ValueNorm,
         Self::OutputScale,
         Self::PerLayerInputs,
         Self::OutputGate,
+        Self::SoftplusGate,
+        Self::HeadGate,
         Self::GatedDelta,
         Self::ShortConv,
     ];
@@ -174,13 +186,19 @@ impl fmt::Display for Feature {
             Self::LogitSoftCap => "capped logits (final_logit_softcapping)",
             Self::Experts => "a mixture of experts",
             Self::ExpertNorms => "experts or a router with norms of their own",
+            Self::RouterCap => "capped scores of a router (moe_router_logit_softcapping)",
             Self::WeightedInput => "experts whose inputs are weighted",
             Self::UnevenHeads => "heads of different shapes in different layers",
+            Self::UnevenQueries => {
+                "layers that differ in their query heads alone (num_attention_heads_per_layer)"
+            }
             Self::SharedKv => "layers that share keys and values (num_kv_shared_layers)",
             Self::ValueNorm => "a norm of values",
             Self::OutputScale => "a multiplier behind a layer (layer_scalar)",
             Self::PerLayerInputs => "inputs of tokens to each layer (hidden_size_per_layer_input)",
             Self::OutputGate => "gated attention",
+            Self::SoftplusGate => "attention with gates of softplus",
+            Self::HeadGate => "attention with a gate for each head",
             Self::GatedDelta => "linear attention (the gated delta rule)",
             Self::DoubledDelta => {
                 "linear attention whose strengths are doubled (linear_allow_neg_eigval)"
@@ -245,6 +263,7 @@ impl ModelSpec {
         let mut shapes = self.attentions().map(|(_, attention)| attention.heads());
         let first = shapes.next();
         let has_uneven_heads = shapes.any(|shape| Some(shape) != first);
+        let has_uneven_queries = self.has_uneven_queries();
         needed(&[
             (Feature::LayerNorm, *kind == NormKind::Layer),
             (Feature::NormFromOne, *from_one),
@@ -255,7 +274,11 @@ impl ModelSpec {
             (Feature::LogitMultiplier, *logit_multiplier != 1.0),
             (Feature::LogitSoftCap, logit_soft_cap.is_some()),
             (Feature::PerLayerInputs, per_layer_inputs.is_some()),
-            (Feature::UnevenHeads, has_uneven_heads),
+            (
+                Feature::UnevenHeads,
+                has_uneven_heads && !has_uneven_queries,
+            ),
+            (Feature::UnevenQueries, has_uneven_queries),
             (Feature::LmHeadBias, *lm_head_bias),
         ])
     }
@@ -305,6 +328,10 @@ impl ModelSpec {
                 Feature::WeightedInput,
                 experts.is_some_and(|experts| experts.weighted_input),
             ),
+            (
+                Feature::RouterCap,
+                experts.is_some_and(|experts| experts.router_cap.is_some()),
+            ),
             (Feature::OutputScale, *output_scale),
         ]));
         features
@@ -353,7 +380,15 @@ impl ModelSpec {
                 Feature::QkNormBehindRope,
                 *qk_norm == QkNorm::PerHeadBehindRope,
             ),
-            (Feature::OutputGate, *output_gate),
+            (Feature::OutputGate, output_gate.is_some()),
+            (
+                Feature::SoftplusGate,
+                output_gate.is_some_and(|gate| gate.softplus),
+            ),
+            (
+                Feature::HeadGate,
+                output_gate.is_some_and(|gate| gate.per_head),
+            ),
             (Feature::QueryGrowth, query_growth.is_some()),
         ])
     }
@@ -369,8 +404,8 @@ fn needed(all: &[(Feature, bool)]) -> Vec<Feature> {
 mod tests {
     use super::*;
     use crate::model::{
-        ExpertActivation, GatedDeltaSpec, PerLayerInputs, PlainMlp, QueryGrowth, Rope, RouterNorm,
-        Routing, ShortConvSpec, UniformModel,
+        ExpertActivation, GatedDeltaSpec, OutputGate, PerLayerInputs, PlainMlp, QueryGrowth, Rope,
+        RouterNorm, Routing, ShortConvSpec, UniformModel,
     };
 
     fn plain() -> ModelSpec {
@@ -434,7 +469,7 @@ mod tests {
                 });
             }),
             (Feature::OutputGate, |l| {
-                l.attention_mut().output_gate = true
+                l.attention_mut().output_gate = Some(OutputGate::SIGMOIDS);
             }),
             (Feature::GatedDelta, |l| {
                 l.mixer = Mixer::Recurrent(RecurrentSpec::GatedDelta(GatedDeltaSpec {
@@ -468,7 +503,7 @@ mod tests {
             assert_eq!(spec.refuse_beyond("a backend", &[feature]), Ok(()));
         }
         type ModelChange = fn(&mut ModelSpec);
-        let changes: [(Feature, ModelChange); 11] = [
+        let changes: [(Feature, ModelChange); 12] = [
             (Feature::LayerNorm, |m| m.norms.kind = NormKind::Layer),
             (Feature::NormBias, |m| m.norms.bias = true),
             (Feature::NormFromOne, |m| m.norms.from_one = true),
@@ -487,6 +522,9 @@ mod tests {
             }),
             (Feature::UnevenHeads, |m| {
                 m.layers[1].attention_mut().kv_heads = 1
+            }),
+            (Feature::UnevenQueries, |m| {
+                m.layers[1].attention_mut().q_heads = 2
             }),
             (Feature::LmHeadBias, |m| m.lm_head_bias = true),
         ];
@@ -559,6 +597,7 @@ mod tests {
             activation: ExpertActivation::GeGlu,
             router_norm: Some(RouterNorm { multiplier: 0.1 }),
             weighted_input: true,
+            router_cap: Some(2.0),
             ..experts()
         });
         let mut computed = Vec::new();
@@ -567,6 +606,27 @@ mod tests {
             Feature::Experts,
             Feature::ExpertNorms,
             Feature::WeightedInput,
+            Feature::RouterCap,
+        ] {
+            let refused = Err(SpecError::NotComputed {
+                backend: "a backend",
+                feature,
+                layer: 1,
+            });
+            assert_eq!(spec.refuse_beyond("a backend", &computed), refused);
+            computed.push(feature);
+        }
+        assert_eq!(spec.refuse_beyond("a backend", &computed), Ok(()));
+        let mut spec = plain();
+        spec.layers[1].attention_mut().output_gate = Some(OutputGate {
+            softplus: true,
+            per_head: true,
+        });
+        let mut computed = Vec::new();
+        for feature in [
+            Feature::OutputGate,
+            Feature::SoftplusGate,
+            Feature::HeadGate,
         ] {
             let refused = Err(SpecError::NotComputed {
                 backend: "a backend",

@@ -32,6 +32,10 @@ pub(crate) fn route(
 ) {
     assert_eq!(products.len(), spec.experts);
     let routing = spec.routing;
+    if let Some(cap) = spec.router_cap {
+        let capped = |x: &mut f32| *x = cap * (*x / cap).tanh();
+        products.iter_mut().for_each(capped);
+    }
     match routing.scores {
         RouterScores::Softmax => {
             let top = products.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -288,6 +288,16 @@ impl ModelSpec {
         attentions.all(|(_, spec)| spec.heads() == heads && spec.kv_from.is_none())
     }
 
+    /// Whether layers differ whose keys and values have the same shape: in their query heads.
+    pub(crate) fn has_uneven_queries(&self) -> bool {
+        let all = || self.attentions().map(|(_, attention)| attention.heads());
+        let of_keys = |heads: HeadShape| (heads.kv_heads, heads.head_dim);
+        all().any(|one| {
+            let mut alike = all().filter(|other| of_keys(*other) == of_keys(one));
+            alike.any(|other| other.q_heads != one.q_heads)
+        })
+    }
+
     /// Where the keys and values that each layer reads lie in the KV cache, if it has attention.
     pub fn kv_places(&self) -> Vec<Option<KvPlace>> {
         KvPlace::all(self)
@@ -332,7 +342,7 @@ impl ModelSpec {
     /// Whether any attention opens what it puts out.
     pub(crate) fn has_output_gates(&self) -> bool {
         let mut attentions = self.attentions();
-        attentions.any(|(_, attention)| attention.output_gate)
+        attentions.any(|(_, attention)| attention.output_gate.is_some())
     }
 
     /// Whether attention's values can be rotated by its weights, for the output projection to

@@ -2,8 +2,8 @@
 
 use ebb_kernels::model::{
     Activation, ExpertActivation, ExpertGroups, ExpertsSpec, LongRope, Mixer, Mlp, ModelSpec,
-    NormKind, NormPlace, PerLayerInputs, PlainMlp, QkNorm, QueryGrowth, RecurrentSpec, Rope,
-    RouterNorm, RouterScores, Routing, SharedExpert, ShortConvSpec,
+    NormKind, NormPlace, OutputGate, PerLayerInputs, PlainMlp, QkNorm, QueryGrowth, RecurrentSpec,
+    Rope, RouterNorm, RouterScores, Routing, SharedExpert, ShortConvSpec,
 };
 
 use crate::common::oracle::Oracle;
@@ -241,6 +241,7 @@ fn experts_with_biases_shared_ones_and_a_clamped_gate() {
     });
     for gated in [false, true] {
         check_experts(&ExpertsSpec {
+            router_cap: gated.then_some(0.7),
             shared: shared(gated),
             ..EXPERTS
         });
@@ -300,7 +301,7 @@ fn experts_with_norms_of_their_own() {
 
 #[test]
 fn every_feature_of_a_layer() {
-    let changes: [fn(&mut ModelSpec); 19] = [
+    let changes: [fn(&mut ModelSpec); 20] = [
         // OLMo 2: norms after, of whole projections.
         |spec| {
             for layer in &mut spec.layers {
@@ -437,6 +438,16 @@ fn every_feature_of_a_layer() {
             spec.embedding_multiplier = 0.01;
             spec.embedding_norm = true;
             spec.ropes[0].inv_freq.iter_mut().for_each(|f| *f = -*f);
+        },
+        // Laguna: query heads differ between layers, and attention is gated in every way.
+        |spec| {
+            let gate = |softplus, per_head| OutputGate { softplus, per_head };
+            let gates = [gate(true, true), gate(false, true), gate(true, false)];
+            for (index, layer) in spec.layers.iter_mut().enumerate() {
+                let attention = layer.attention_mut();
+                attention.output_gate = Some(gates[index]);
+                attention.q_heads += 2 * index;
+            }
         },
         // Ministral 3: queries grow.
         |spec| {

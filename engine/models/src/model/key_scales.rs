@@ -38,7 +38,7 @@ pub struct KeyScales {
 
 /// What models with key scales may have beyond a plain layer. Channels that do not rotate in pairs
 /// across the halves of a head could not share a λ.
-pub(super) const KEY_SCALE_FEATURES: [Feature; 27] = [
+pub(super) const KEY_SCALE_FEATURES: [Feature; 28] = [
     Feature::NoRope,
     Feature::Scale,
     Feature::Window,
@@ -50,6 +50,7 @@ pub(super) const KEY_SCALE_FEATURES: [Feature; 27] = [
     Feature::NormBoth,
     Feature::Experts,
     Feature::WeightedInput,
+    Feature::RouterCap,
     Feature::ParallelMlp,
     Feature::GeluTanh,
     Feature::Relu2,

@@ -301,3 +301,59 @@ fn llama_4_attends_in_chunks_where_it_has_rope() {
         assert!(sentence.contains(begin), "{sentence}");
     }
 }
+
+#[test]
+fn laguna_lists_heads_and_says_how_they_are_gated() {
+    let gate = |gating: Value| {
+        let spec = tiny("laguna", json!({ "gating": gating }));
+        let gate = spec.attention(1).output_gate.expect("gates");
+        (gate.softplus, gate.per_head)
+    };
+    assert_eq!(gate(Value::Null), (true, true));
+    assert_eq!(gate(json!(true)), (true, true));
+    assert_eq!(gate(json!("per-head")), (true, true));
+    assert_eq!(gate(json!("per-element")), (true, false));
+    let spec = tiny(
+        "laguna",
+        json!({
+            "num_attention_heads_per_layer": [4, 8], "sliding_window": 64,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "moe_router_logit_softcapping": 1.5,
+        }),
+    );
+    let layers = [0, 1].map(|layer| spec.attention(layer));
+    assert_eq!(
+        layers.map(|a| (a.q_heads, a.window)),
+        [(4, None), (8, Some(64))]
+    );
+    // As the class has them where the file does not say so.
+    let rotated = layers.map(|a| spec.ropes[a.rope.expect("RoPE")].rotary_dim());
+    assert_eq!(rotated, [layers[0].head_dim / 2, layers[0].head_dim]);
+    assert_eq!(ropes_and_experts(&spec).1, [false, true]);
+    let experts_of = spec.layers[1].experts().expect("a layer of experts");
+    assert_eq!(experts_of.router_cap, Some(1.5));
+    assert!(experts_of.routing.correction && experts_of.shared.is_some());
+    let uncapped = tiny("laguna", json!({ "moe_router_logit_softcapping": 0.0 }));
+    assert_eq!(
+        uncapped.layers[1].experts().expect("experts").router_cap,
+        None
+    );
+    for (fields, sentence) in [
+        (json!({ "gating": false }), "`gating` is false"),
+        (
+            json!({ "gating": "per-token" }),
+            "`gating` is \"per-token\"",
+        ),
+        (
+            json!({ "num_attention_heads_per_layer": [4] }),
+            "`num_attention_heads_per_layer` is 1",
+        ),
+        (
+            json!({ "moe_apply_router_weight_on_input": true }),
+            "`moe_apply_router_weight_on_input` is true",
+        ),
+    ] {
+        let refused = refusal(&config("laguna", experts(fields)));
+        assert!(refused.starts_with(sentence), "{refused}");
+    }
+}

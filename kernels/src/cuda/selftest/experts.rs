@@ -332,11 +332,12 @@ fn specs() -> Vec<(&'static str, ExpertsSpec)> {
             },
         ),
         (
-            "weighted inputs, sigmoids, beside a shared one",
+            "weighted inputs, sigmoids of capped scores, beside a shared one",
             ExpertsSpec {
                 routing: sigmoid,
                 shared: shared(false),
                 biases: true,
+                router_cap: Some(1.5),
                 weighted_input: true,
                 ..plain.clone()
             },

@@ -19,9 +19,9 @@ use crate::cuda::{CudaBackend, CudaConfig, CudaError};
 use crate::kv::{KvLayout, Side};
 use crate::model::{
     Activation, AttentionSpec, ExpertActivation, ExpertsSpec, GatedDeltaSpec, LayerSpec,
-    LayerTensor, Mixer, Mlp, ModelSpec, NormKind, NormPlace, PerLayerInputs, PlainMlp, QkNorm,
-    QueryGrowth, RecurrentSpec, Rope, RouterNorm, Routing, SharedExpert, ShortConvSpec, TensorName,
-    UniformModel, WeightSource,
+    LayerTensor, Mixer, Mlp, ModelSpec, NormKind, NormPlace, OutputGate, PerLayerInputs, PlainMlp,
+    QkNorm, QueryGrowth, RecurrentSpec, Rope, RouterNorm, Routing, SharedExpert, ShortConvSpec,
+    TensorName, UniformModel, WeightSource,
 };
 
 /// Of models of three layers. The CPU keeps activations in f32, the device in bf16: some roundings
@@ -338,7 +338,7 @@ pub(super) fn check_recurrent(device: &Arc<Device>, report: &mut Report) -> Resu
         })
     };
     let short = |taps, bias| RecurrentSpec::ShortConv(ShortConvSpec { taps, bias });
-    spec.layers[0].attention_mut().output_gate = true;
+    spec.layers[0].attention_mut().output_gate = Some(OutputGate::SIGMOIDS);
     let attention = spec.layers[0].clone();
     let recurrences = [
         delta(2, 4, 48, 40, 4),
@@ -382,7 +382,7 @@ pub(super) fn check_recurrent(device: &Arc<Device>, report: &mut Report) -> Resu
 type Change = fn(&mut ModelSpec);
 
 /// What families have beyond plain layers: name, head_dim, changes.
-const FAMILIES: [(&str, usize, Change); 15] = [
+const FAMILIES: [(&str, usize, Change); 17] = [
     // Of its four layers three at a time, which the limit is for, and the roundings of inputs of
     // layers in one of the two.
     ("Gemma 4, narrow heads shared", 64, |spec| {
@@ -476,6 +476,26 @@ const FAMILIES: [(&str, usize, Change); 15] = [
                 from_one: true,
             });
         }
+    }),
+    // A gate for each channel; not in all layers, as gates are rounded, too.
+    ("Laguna", 64, |spec| {
+        for layer in [0, 2] {
+            spec.layers[layer].attention_mut().output_gate = Some(OutputGate {
+                softplus: true,
+                per_head: false,
+            });
+        }
+    }),
+    ("Laguna, layers of more query heads", 64, |spec| {
+        for (layer, times) in spec.layers.iter_mut().zip([2, 1, 1]) {
+            let attention = layer.attention_mut();
+            attention.q_heads *= times;
+            attention.output_gate = Some(OutputGate {
+                softplus: true,
+                per_head: true,
+            });
+        }
+        spec.layers[2].attention_mut().window = Some(50);
     }),
     ("Ministral 3", 128, |spec| {
         for layer in &mut spec.layers {

@@ -343,6 +343,9 @@ impl<W: WeightSource> Oracle<W> {
             let bias = self.tensor(name(L::RouterBias));
             scores.iter_mut().zip(bias).for_each(|(s, b)| *s += b);
         }
+        if let Some(cap) = spec.router_cap.map(f64::from) {
+            scores.iter_mut().for_each(|s| *s = cap * (*s / cap).tanh());
+        }
         let correction = match spec.routing.correction {
             true => {
                 let both = self.tensor(name(L::RouterCorrection));
@@ -561,10 +564,16 @@ impl<W: WeightSource> Oracle<W> {
                 sum / total
             }));
         }
-        if spec.output_gate {
+        if let Some(gate) = spec.output_gate {
             let gates = self.matmul(name(L::OutputGate), h);
-            let opened = attended.iter_mut().zip(gates);
-            opened.for_each(|(x, gate)| *x *= sigmoid(gate));
+            let channels = attended.len() / gates.len();
+            for (channel, x) in attended.iter_mut().enumerate() {
+                let product = gates[channel / channels];
+                *x *= match gate.softplus {
+                    true => product.exp().ln_1p(),
+                    false => sigmoid(product),
+                };
+            }
         }
         let mut o = self.matmul(name(L::O), &attended);
         if spec.o_bias {

@@ -65,6 +65,7 @@ families!(
     hy_v3,
     hyperclovax,
     jais2,
+    laguna,
     lfm2,
     lfm2_moe,
     llama,

@@ -2,8 +2,8 @@
 //! gate behind it; experts everywhere, and one beside them that every token goes through.
 
 use ebb_kernels::model::{
-    Activation, GatedDeltaSpec, LayerTensor, Mixer, ModelSpec, QkNorm, RecurrentSpec, TensorName,
-    UniformModel,
+    Activation, GatedDeltaSpec, LayerTensor, Mixer, ModelSpec, OutputGate, QkNorm, RecurrentSpec,
+    TensorName, UniformModel,
 };
 
 use super::qwen3_next_gguf::{EXPERT_KEYS, KEYS, gguf_spec, gguf_tensor, older, put_gguf_experts};
@@ -118,7 +118,7 @@ pub(super) fn spec(model: UniformModel, delta: GatedDeltaSpec, attention: &[bool
     spec.norms.from_one = true;
     for (layer, has_attention) in spec.layers.iter_mut().zip(attention) {
         match has_attention {
-            true => layer.attention_mut().output_gate = true,
+            true => layer.attention_mut().output_gate = Some(OutputGate::SIGMOIDS),
             false => layer.mixer = Mixer::Recurrent(RecurrentSpec::GatedDelta(delta)),
         }
     }
