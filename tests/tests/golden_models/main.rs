@@ -361,5 +361,6 @@ golden_models!(
     granite_with_experts_and_without_rope of "granitemoehybrid__experts";
     glm4_beside_vision of "glm4__vision";
     glm4_with_experts_beside_vision of "glm4_moe__vision";
+    llama_4_beside_vision of "llama4_text__vision";
     delta_rule_between_attention_with_rope of "olmo_hybrid__rope"
 );
