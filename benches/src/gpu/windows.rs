@@ -7,6 +7,7 @@ use ebb_kernels::cuda::probe::{AttentionProbe, ColdL2, ProbeError};
 use ebb_kernels::cuda::selftest::{Pages, Rng};
 use ebb_kernels::cuda::{Device, ScoreSpec};
 use ebb_kernels::kv::{FrameLayout, KvGeometry};
+use ebb_kernels::model::Seen;
 
 /// Attention of a model.
 #[derive(Debug, Clone, Copy)]
@@ -111,7 +112,7 @@ fn time(
     let sinks = rng.values(q_heads, 1.0);
     for window in [Some(sizes.window.unwrap_or(shape.window)), None] {
         let scores = ScoreSpec {
-            window,
+            seen: Seen::window(window),
             soft_cap: sizes.soft_cap,
             sinks: shape.sinks,
         };

@@ -1,4 +1,4 @@
-// What some layers do with scores beside scaling them: soft caps, sliding windows, sinks. Kernels
+// What some layers do with scores beside scaling them: soft caps, windows, chunks, sinks. Kernels
 // that know these (ANY of their templates; `_any` of their names) are compiled apart, so that the
 // others need neither the registers nor the instructions.
 #pragma once
@@ -12,7 +12,7 @@ struct ScoreParams {
   float cap_exponent;  // 2 over the cap, base e
   // Of prefill: tokens that a row sees, itself included. Units of decode begin where it does.
   uint32_t window;
-  uint32_t reserved;
+  uint32_t chunk_mask;  // of a position's chunk, whose tokens are a power of two; 0: no chunks
 };
 static_assert(sizeof(ScoreParams) == 24);
 
@@ -34,7 +34,7 @@ __device__ __forceinline__ float exponential_of_sink(const ScoreParams& p, uint3
 
 // The first position that a row sees.
 __device__ __forceinline__ uint32_t first_seen(const ScoreParams& p, uint32_t position) {
-  return position + 1 - min(p.window, position + 1);
+  return max(position + 1 - min(p.window, position + 1), position & p.chunk_mask);
 }
 
 }  // namespace ebb

@@ -16,8 +16,7 @@ namespace ebb {
 
 struct ExpertsParams {
   const bf16* x;           // [rows][inputs]
-  const uint32_t* sorted;  // of each place, its row of x; null: places are rows, of what the
-                           // first product has put out
+  const uint32_t* sorted;  // of each place, its row of x; null: places are rows
   const uint4* tiles;      // [0].x: how many; then expert, first place and count of each
   const uint8_t* weights;  // bf16 [experts][outputs][inputs], of gates and then of what they open;
                            // or packed, one expert behind the other
@@ -37,7 +36,7 @@ struct ExpertsParams {
   uint32_t reserved;
 
   // Of the two products of an expert.
-  __device__ __forceinline__ bool is_first() const { return sorted != nullptr; }
+  __device__ __forceinline__ bool is_first() const { return gated || plain; }
 };
 static_assert(sizeof(ExpertsParams) == 104);
 

@@ -8,7 +8,7 @@ struct RouteSortParams {
   RouteParams route;
   SortParams sort;
 };
-static_assert(sizeof(RouteSortParams) == 136);
+static_assert(sizeof(RouteSortParams) == 144);
 
 constexpr uint32_t kFewExperts = 256;  // FEW_EXPERTS of the host
 

@@ -26,8 +26,10 @@ struct RouteParams {
   float scale;
   float jitter;
   float multiplier;  // of the products
+  float cap;         // products x become cap * tanh(x / cap); 0: they stay
+  uint32_t reserved;
 };
-static_assert(sizeof(RouteParams) == 88);
+static_assert(sizeof(RouteParams) == 96);
 
 constexpr uint32_t kRouteWarps = 4, kExpertsMax = 1024, kPerTokenMax = 32, kNobody = ~0u;
 // Added to a sum of sigmoids that weights are divided by.
@@ -61,11 +63,14 @@ __device__ __forceinline__ void route(const RouteParams& p, uint32_t row, uint32
   for (uint32_t e = lane; e < p.experts; e += 32) {
     const float bias = p.bias ? __bfloat162float(p.bias[e]) : 0.f;
     scores[e] = products[e] * p.multiplier + bias;
+    if (p.cap != 0.f) scores[e] = p.cap * tanhf(scores[e] / p.cap);
     top = fmaxf(top, scores[e]);
   }
   top = warp_max(top);
   float sum = 0.f;
-  if (p.scores != 2) {
+  // Sigmoids of great products are all 1: where nothing is added, products choose.
+  const bool by_products = p.scores == 1 && !p.correction && p.groups == 0;
+  if (p.scores != 2 && !by_products) {
     for (uint32_t e = lane; e < p.experts; e += 32) {
       scores[e] = p.scores == 0 ? expf(scores[e] - top) : sigmoid(scores[e]);
       sum += scores[e];
@@ -121,6 +126,7 @@ __device__ __forceinline__ void route(const RouteParams& p, uint32_t row, uint32
       }
       weight = 1.f / warp_sum(near);
     }
+    if (by_products) weight = sigmoid(weight);
     strike(out, best);
     of_chosen += weight;
     if (lane == i) own = best;

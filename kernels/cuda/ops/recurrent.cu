@@ -1,19 +1,12 @@
-// The gated delta rule and Mamba-2 over the rows of a step's sequences, and the gates of what
-// attention puts out. States are f32; a sequence that begins has none yet. Rows of a sequence are
-// walked in order, so bits do not depend on how a prompt is cut.
+// The gated delta rule and Mamba-2 over the rows of a step's sequences. States are f32; a sequence
+// that begins has none yet. Rows of a sequence are walked in order, so bits do not depend on how a
+// prompt is cut.
 #include "../common/eight.cuh"
 #include "../common/kernel.cuh"
 #include "../common/reduce.cuh"
 #include "recurrent.cuh"
 
 namespace ebb {
-
-struct OpenParams {
-  bf16* attended;     // [rows][width], in place
-  const bf16* gates;  // [rows][width]
-  uint64_t count;     // of values, a multiple of 8
-};
-static_assert(sizeof(OpenParams) == 24);
 
 // Threads that own columns of the state, `lanes` neighbours each; behind them a warp that gets the
 // next row ready, and one that finishes the one before.
@@ -227,18 +220,6 @@ __device__ __forceinline__ void walk(const RuleParams& p) {
 }
 
 }  // namespace ebb
-
-// Grid: count / 2048.
-EBB_KERNEL(open_attended, ebb::OpenParams, 256, 1) {
-  const uint64_t i = (static_cast<uint64_t>(blockIdx.x) * 256 + threadIdx.x) * 8;
-  if (i >= p.count) return;
-  float x[8], gate[8];
-  ebb::load8(p.attended + i, x);
-  ebb::load8(p.gates + i, gate);
-#pragma unroll
-  for (int k = 0; k < 8; k++) x[k] /= 1.f + __expf(-gate[k]);
-  ebb::store8(p.attended + i, x);
-}
 
 // Grid: (sequences at most, value heads).
 EBB_KERNEL(delta_rule, ebb::RuleParams, ebb::kDeltaThreads, 1) { ebb::walk<ebb::Rule::kDelta>(p); }

@@ -18,11 +18,13 @@ struct AnyRopeAppendParams {
   // Norms are over all heads of Q, or of K, weights [q_heads * head_dim] and [kv_heads * head_dim].
   uint32_t whole_norms;
   uint32_t norms_behind_rope;  // norms of each head alone
-  // Q is multiplied by 1 + beta ln(1 + floor(position / interval)); 0: it is not
+  // Q is multiplied by 1 + beta ln(1 + floor((position + offset) / interval)); 0: it is not
   float growth_beta;
   uint32_t growth_interval;
+  uint32_t growth_offset;
+  uint32_t reserved;
 };
-static_assert(sizeof(AnyRopeAppendParams) == 168);
+static_assert(sizeof(AnyRopeAppendParams) == 176);
 
 constexpr uint32_t kRopeWarps = 8, kMostHeadDim = 256;
 
@@ -87,7 +89,8 @@ __device__ __forceinline__ void rope_append_any(const AnyRopeAppendParams& param
     // Its angles may be scaled.
     if (norm && params.norms_behind_rope) channels.normalise(h, channels.square(), width, norm);
     if (is_q && params.growth_interval) {
-      const float steps = static_cast<float>(p.positions[row] / params.growth_interval);
+      const uint32_t counted = p.positions[row] + params.growth_offset;
+      const float steps = static_cast<float>(counted / params.growth_interval);
       const float growth = fmaf(params.growth_beta, log1pf(steps), 1.f);
       channels.each([&](float& x, uint32_t) { x *= growth; });
     }

@@ -201,7 +201,7 @@ impl CpuBackend {
             pool,
             plans: Plans::new(
                 spec.attentions()
-                    .map(|(_, attention)| (attention.window, attention.heads().into())),
+                    .map(|(_, attention)| (attention.seen(), attention.heads().into())),
             ),
             states: States::new(&spec),
             state_positions: StatePositions::default(),

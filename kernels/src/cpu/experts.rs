@@ -176,15 +176,23 @@ impl Experts {
         )?;
         let choices = rows * spec.per_token;
         let sorted = SharedSlice::new(&mut scratch.sorted);
-        let places = &scratch.places;
+        let (places, chosen) = (&scratch.places, &scratch.chosen);
         for_rows(pool, choices, hidden, |first, end| {
             for (choice, place) in (first..end).zip(&places[first..end]) {
                 let row = choice / spec.per_token;
                 // SAFETY: no two choices have the same place.
                 let to = unsafe { sorted.slice(place * hidden, hidden) };
                 to.copy_from_slice(&input[row * hidden..][..hidden]);
+                if spec.weighted_input {
+                    let weight = chosen[choice].weight;
+                    to.iter_mut().for_each(|x| *x *= weight);
+                }
             }
         })?;
+        if spec.weighted_input {
+            let chosen = scratch.chosen.iter_mut();
+            chosen.for_each(|choice| choice.weight = 1.0);
+        }
         let groups = |linears| Self::groups(linears, &scratch.ends);
         let fused = is_fused(spec);
         let has_gates = spec.activation.is_gated();

@@ -4,11 +4,11 @@ use super::attention::{Attention, Pages, Plans};
 use super::experts::ExpertsIo;
 use super::linear::{Io, Then};
 use super::ops::{
-    Activate, HeadOps, LayerInputs, Norm, RowPlace, activate_rows, finish_logits, for_rows,
-    open_layer_input, rotate_back,
+    Activate, HeadOps, LayerInputs, Norm, Normalise, RowPlace, activate_rows, finish_logits,
+    for_rows, open, open_layer_input, rotate_back,
 };
 use super::program::Op;
-use super::recurrent::{Recurrence, States, open};
+use super::recurrent::{Recurrence, States};
 use super::scratch::Scratch;
 use super::shared::SharedSlice;
 use super::simd::Isa;
@@ -130,6 +130,8 @@ impl Forward<'_> {
     fn embed(&mut self) -> Result<(), TaskPanic> {
         let (hidden, weights) = (self.spec.hidden, self.weights);
         let multiplier = self.spec.embedding_multiplier;
+        let eps = self.spec.embedding_norm.then_some(self.spec.norm_eps);
+        let isa = self.isa;
         let tokens = &self.input.tokens;
         let x = SharedSlice::new(self.scratch.rows_mut(Buffer::Residual, self.rows));
         for_rows(self.pool, self.rows, hidden, |first, end| {
@@ -139,6 +141,9 @@ impl Forward<'_> {
                 weights.embed(*token as usize, x);
                 if multiplier != 1.0 {
                     x.iter_mut().for_each(|x| *x *= multiplier);
+                }
+                if let Some(eps) = eps {
+                    isa.run(Normalise { x, eps });
                 }
             }
         })
@@ -220,7 +225,7 @@ impl Forward<'_> {
         let queries = self.scratch.take(Buffer::Heads);
         let attention = Attention {
             pages: self.pages,
-            plan: self.plans.of(spec.window, heads.into()),
+            plan: self.plans.of(spec.seen(), heads.into()),
             place: self.kv_place(layer),
             heads: heads.into(),
             queries: &queries,
@@ -241,11 +246,16 @@ impl Forward<'_> {
     }
 
     fn open_attended(&mut self, layer: usize) -> Result<(), TaskPanic> {
-        let width = self.spec.attention(layer).heads().q_width();
+        let attention = self.spec.attention(layer);
+        let Some(gate) = attention.output_gate else {
+            unreachable!("the program opens what has gates");
+        };
+        let heads = attention.heads();
         let mut attended = self.scratch.take(Buffer::Attended);
         let gates = self.scratch.rows_mut(Buffer::OutputGate, self.rows);
         let on = (&mut *self.pool, self.isa);
-        let result = open(on, &mut attended[..self.rows * width], gates, width);
+        let opened = &mut attended[..self.rows * heads.q_width()];
+        let result = open(on, opened, gates, (gate, heads));
         self.scratch.put(Buffer::Attended, attended);
         result
     }

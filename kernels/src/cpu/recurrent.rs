@@ -453,39 +453,6 @@ impl Kernel for MambaOut<'_> {
     }
 }
 
-/// Multiplies rows of what attention puts out by the sigmoids of `gates`.
-pub(super) fn open(
-    (pool, isa): (&mut Pool, Isa),
-    attended: &mut [f32],
-    gates: &mut [f32],
-    width: usize,
-) -> Result<(), TaskPanic> {
-    let rows = attended.len() / width;
-    let (attended, gates) = (SharedSlice::new(attended), SharedSlice::new(gates));
-    for_rows(pool, rows, width, |first, end| {
-        let (first, len) = (first * width, (end - first) * width);
-        // SAFETY: ranges of rows are disjoint.
-        let (attended, gates) = unsafe { (attended.slice(first, len), gates.slice(first, len)) };
-        isa.run(Open { attended, gates });
-    })
-}
-
-struct Open<'a> {
-    attended: &'a mut [f32],
-    gates: &'a mut [f32],
-}
-
-impl Kernel for Open<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        math::map(s, &math::Sigmoid, self.gates);
-        let opened = self.attended.iter_mut().zip(self.gates);
-        opened.for_each(|(x, gate)| *x *= *gate);
-    }
-}
-
 /// To length 1.
 #[inline(always)]
 fn normalise<S: Simd>(s: S, x: &[f32], out: &mut [f32]) {

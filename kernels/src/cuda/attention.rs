@@ -20,7 +20,7 @@ use super::prefill::{Prefill, PrefillVariant};
 use super::step::{PageTable, StepBuffers};
 use crate::kv::{KvGeometry, KvLayout};
 use mixed::{Mixed, MixedShape};
-pub(super) use parts::{PARTS_HEAD_DIM_MAX, Parts, PartsLayer};
+pub(super) use parts::{PARTS_HEAD_DIM_MAX, Parts, PartsLayer, whole_heads};
 pub use scores::ScoreSpec;
 pub(super) use scores::{ScoreParams, Scored, ScoredLayer};
 pub use variants::{DECODE_VARIANTS, DecodeVariant};
@@ -280,6 +280,10 @@ impl Attention {
                     device.name()
                 ))
             })?;
+        if rows > 1 && scores.iter().any(|layer| layer.seen.chunked) {
+            let what = "chunks, of which a sequence's rows may see several";
+            return Err(CudaError::Unsupported(what.to_owned()));
+        }
         let columns = unit_columns(geometry, q_heads, rows);
         let windows = ScoreSpec::windows(scores);
         let room = |plan| windows.room(plan, rule, (seqs, blocks), columns);
@@ -416,7 +420,7 @@ impl Attention {
         work: DecodeWork,
         scores: &ScoreSpec,
     ) -> DecodeWork {
-        step.work_of(self.windows.plan(scores.window), work, self.spread().units)
+        step.work_of(self.windows.plan(scores.seen), work, self.spread().units)
     }
 
     /// Whether decode attention takes a layer's heads as their projection left them, in steps of
@@ -459,7 +463,7 @@ impl Attention {
             }
         };
         let work = self.work_in(step, work, &layer.scores);
-        let plan = step.decode(self.windows.plan(layer.scores.window));
+        let plan = step.decode(self.windows.plan(layer.scores.seen));
         let (is_plain, scores) = (layer.scores.is_plain(), layer.params());
         let width = self.heads.q_heads * self.heads.head_dim;
         let params = DecodeParams {

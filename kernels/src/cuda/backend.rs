@@ -209,7 +209,7 @@ impl CudaBackend {
                     products.prepare(gate_up)?;
                 }
             }
-            if let Some(shape) = forward.program.output_gate(bucket) {
+            for shape in forward.program.output_gates(bucket) {
                 products.prepare(shape)?;
             }
             let spec = &forward.spec;

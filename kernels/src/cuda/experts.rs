@@ -41,6 +41,8 @@ struct RouteParams {
     scale: f32,
     jitter: f32,
     multiplier: f32,
+    cap: f32,
+    reserved: u32,
 }
 // SAFETY: field for field `ebb::RouteParams` of experts/route.cuh.
 unsafe impl KernelParams for RouteParams {}
@@ -110,6 +112,19 @@ struct CombineParams {
 }
 // SAFETY: field for field `ebb::CombineParams` of experts/combine.cu.
 unsafe impl KernelParams for CombineParams {}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct WeighParams {
+    x: DevicePtr,
+    places: DevicePtr,
+    weights: DevicePtr,
+    out: DevicePtr,
+    hidden: u32,
+    per_token: u32,
+}
+// SAFETY: field for field `ebb::WeighParams` of experts/combine.cu.
+unsafe impl KernelParams for WeighParams {}
 
 /// Rows of a CTA that routes, a warp each: `kRouteWarps` of experts/route.cuh.
 const ROUTE_ROWS: usize = 4;
@@ -181,6 +196,7 @@ pub(super) struct Experts {
     /// Both at once, of few rows ([`FEW_ROWS`]) and experts.
     route_sort: [Kernel<RouteSortParams>; 2],
     combine: Kernel<CombineParams>,
+    weigh: Kernel<WeighParams>,
     /// Of each format, none being bf16.
     products: HashMap<Option<DeviceFormat>, ProductKernels>,
     multiprocessors: usize,
@@ -199,7 +215,7 @@ pub(super) struct Experts {
     tiles: DeviceBuffer<u32>,
     /// `[places][intermediate]`.
     gated: DeviceBuffer<bf16>,
-    /// `[places][hidden]`.
+    /// `[places][hidden]`; also weighted inputs, until they are multiplied.
     outputs: DeviceBuffer<bf16>,
 }
 
@@ -307,6 +323,7 @@ impl Experts {
                 device.kernel("experts_route_sort_32", 0)?,
             ],
             combine: device.kernel("experts_combine", 0)?,
+            weigh: device.kernel("experts_weigh", 0)?,
             products,
             multiprocessors: device.multiprocessors(),
             many_rows: None,
@@ -375,6 +392,9 @@ impl Experts {
         // SAFETY: see above.
         unsafe { products.run(stream, shape, read.ptr(), router, self.scores.ptr())? };
         self.route(stream, &of)?;
+        if spec.weighted_input {
+            self.weigh(stream, &of, x)?;
+        }
         self.multiply_both(stream, &of, x)?;
         self.combine(stream, &of, x, out)
     }
@@ -428,6 +448,8 @@ impl Experts {
             scale: spec.routing.scale,
             jitter,
             multiplier: spec.router_norm.map_or(1.0, |norm| norm.multiplier),
+            cap: spec.router_cap.unwrap_or(0.0),
+            reserved: 0,
         };
         let sort = SortParams {
             chosen: self.chosen.ptr(),
@@ -457,6 +479,27 @@ impl Experts {
         }
     }
 
+    /// Enqueues what experts read that have weighted inputs.
+    fn weigh(
+        &self,
+        stream: &Stream,
+        of: &Run<'_>,
+        x: &DeviceBuffer<bf16>,
+    ) -> Result<(), CudaError> {
+        assert!(of.rows * of.hidden <= x.len() && of.choices * of.hidden <= self.outputs.len());
+        let params = WeighParams {
+            x: x.ptr(),
+            places: self.places.ptr(),
+            weights: self.weights.ptr(),
+            out: self.outputs.ptr(),
+            hidden: of.hidden as u32,
+            per_token: of.spec.per_token as u32,
+        };
+        let grid = (of.choices as u32, 1);
+        // SAFETY: see above.
+        unsafe { self.weigh.launch(stream, grid, COMBINE_THREADS, &params) }
+    }
+
     /// Of the gates and of what they open, or of experts without gates.
     fn gate_up(&self, of: &Run<'_>, x: &DeviceBuffer<bf16>) -> ExpertsParams {
         let (limit, alpha) = match of.spec.activation {
@@ -471,9 +514,13 @@ impl Experts {
             true => (2 * inner, activation, 0),
             false => (inner, 0, activation),
         };
+        let (x, sorted) = match of.spec.weighted_input {
+            true => (self.outputs.ptr(), 0),
+            false => (x.ptr(), self.sorted.ptr()),
+        };
         ExpertsParams {
-            x: x.ptr(),
-            sorted: self.sorted.ptr(),
+            x,
+            sorted,
             tiles: self.tiles.ptr(),
             weights: 0,
             factors: 0,
@@ -519,7 +566,10 @@ impl Experts {
         let params = CombineParams {
             y: self.outputs.ptr(),
             places: self.places.ptr(),
-            weights: self.weights.ptr(),
+            weights: match of.spec.weighted_input {
+                true => 0,
+                false => self.weights.ptr(),
+            },
             x: x.ptr(),
             score: address(&of.weights.score),
             out: out.ptr(),

@@ -2,6 +2,7 @@
 
 mod heads;
 mod layer_inputs;
+mod open_attended;
 mod recurrent;
 mod rotate_back;
 
@@ -15,11 +16,14 @@ use super::error::CudaError;
 use super::params::{DevicePtr, KernelParams};
 use super::step::StepBuffers;
 use crate::formats::rotation::Rotation;
-use crate::model::{Activation, KvPlace, LayerSpec, ModelSpec, NormKind, OnlineKeyScales, QkNorm};
+use crate::model::{
+    Activation, AttentionSpec, KvPlace, LayerSpec, ModelSpec, NormKind, OnlineKeyScales, QkNorm,
+};
 pub(super) use heads::{
     HEAD_DIM_MAX, HeadOps, HeadParams, HeadParts, HeadSpec, RopeWeights, Rotary,
 };
 use layer_inputs::LayerInputs;
+use open_attended::OpenAttended;
 pub(super) use recurrent::{Recurrent, RecurrentIo, RecurrentWeights};
 pub(super) use rotate_back::RotateBack;
 
@@ -32,6 +36,8 @@ struct EmbedParams {
     residual: DevicePtr,
     hidden: u32,
     multiplier: f32,
+    eps: f32,
+    normed: u32,
 }
 // SAFETY: field for field `ebb::EmbedParams` of ops/embed.cu.
 unsafe impl KernelParams for EmbedParams {}
@@ -228,7 +234,7 @@ pub(super) struct Ops {
     rotate_back: RotateBack,
     /// What layers get beside the residual stream.
     pub(super) layer_inputs: LayerInputs,
-    open_attended: recurrent::OpenAttended,
+    open_attended: OpenAttended,
     /// Of each layer with attention, if keys are scaled in every step.
     key_factors: Vec<DeviceBuffer<f32>>,
     rotary: Vec<Rotary>,
@@ -240,6 +246,7 @@ pub(super) struct Ops {
     vocab: usize,
     form: NormForm,
     embedding_multiplier: f32,
+    embedding_norm: bool,
     logit_multiplier: f32,
     logit_soft_cap: Option<f32>,
 }
@@ -300,13 +307,17 @@ impl Ops {
             if let Some(what) = beyond_parts.filter(|_| parts.is_some()) {
                 return unsupported(format!("{what} of heads in parts"));
             }
+            if let Some(chunk) = attention.window.filter(|_| attention.chunked)
+                && !chunk.is_power_of_two()
+            {
+                return unsupported(format!(
+                    "chunks of {chunk} tokens: the CUDA backend has kernels for powers of two"
+                ));
+            }
             if *scale.get_or_insert(heads.scale_log2()) != heads.scale_log2() {
                 return unsupported("attention scales that differ between layers".to_owned());
             }
             head_specs[layer] = Some(heads);
-        }
-        if spec.has_output_gates() && !spec.has_one_head_shape() {
-            return unsupported("gated attention of heads of different shapes".to_owned());
         }
         if let Err(error) = rotation.check(spec.kv_geometry().head_dim) {
             return unsupported(error.to_string());
@@ -333,7 +344,7 @@ impl Ops {
             heads: HeadOps::new(device, (spec.norm_eps, spec.norms.from_one), rotation)?,
             rotate_back: RotateBack::new(device, spec.kv_geometry().head_dim)?,
             layer_inputs: LayerInputs::new(device, spec)?,
-            open_attended: recurrent::OpenAttended::new(device)?,
+            open_attended: OpenAttended::new(device)?,
             key_factors,
             rotary: spec
                 .ropes
@@ -346,6 +357,7 @@ impl Ops {
             vocab: spec.vocab,
             form: NormForm::of(spec),
             embedding_multiplier: spec.embedding_multiplier,
+            embedding_norm: spec.embedding_norm,
             logit_multiplier: spec.logit_multiplier,
             logit_soft_cap: spec.logit_soft_cap,
         })
@@ -355,8 +367,8 @@ impl Ops {
     // capacity of rows; the step was checked against vocabulary and pool before it was loaded; work
     // of one stream runs in order.
 
-    /// `residual[row] = table[token of row]`, times the multiplier; tokens to come are looked up in
-    /// `sampled`, the step before's.
+    /// `residual[row] = table[token of row]`, times the multiplier, normalised if the model's are;
+    /// tokens to come are looked up in `sampled`, the step before's.
     pub(super) fn embed(
         &self,
         stream: &Stream,
@@ -374,6 +386,8 @@ impl Ops {
             residual: residual.ptr(),
             hidden: self.hidden as u32,
             multiplier: self.embedding_multiplier,
+            eps: self.form.eps,
+            normed: u32::from(self.embedding_norm),
         };
         // SAFETY: see above.
         unsafe { self.embed.launch(stream, (rows as u32, 1), 256, &params) }
@@ -531,18 +545,19 @@ impl Ops {
         self.rotate_back.run(stream, channels, attended)
     }
 
-    /// Multiplies attention's output by the sigmoids of its gates.
+    /// Multiplies a layer's output of attention by its gates.
     pub(super) fn open_attended(
         &self,
         stream: &Stream,
-        rows: usize,
+        (rows, attention): (usize, &AttentionSpec),
         gates: &DeviceBuffer<bf16>,
         attended: &mut DeviceBuffer<bf16>,
     ) -> Result<(), CudaError> {
-        let mut specs = self.head_specs.iter().flatten();
-        let heads = specs.next().expect("a valid model has attention");
-        let count = rows * heads.q_heads * heads.head_dim;
-        self.open_attended.run(stream, count, gates, attended)
+        let Some(gate) = attention.output_gate else {
+            unreachable!("an operation of layers with gates");
+        };
+        let heads = (rows, attention.heads());
+        self.open_attended.run(stream, heads, gate, gates, attended)
     }
 
     /// `out = activation(gate) * up`, from rows of gate and up beside each other.

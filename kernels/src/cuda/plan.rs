@@ -6,7 +6,7 @@ use bytemuck::Zeroable;
 
 use crate::BLOCK_TOKENS;
 use crate::backend::SeqRows;
-use crate::model::ModelSpec;
+use crate::model::{ModelSpec, Seen};
 
 /// How a decoding sequence is cut into units: most of it into large ones, its last eighth into
 /// small ones, which even out what the CTAs have to do when the large ones run out.
@@ -215,24 +215,23 @@ pub(super) struct InScratch {
     pub(super) first_block: u32,
 }
 
-/// How many tokens the rows of a model's layers see, each number once: all (`None`) first, then the
-/// widest window. There is a plan for each of them.
+/// Which tokens the rows of a model's layers see, each once: all first, then the widest window or
+/// chunk. There is a plan for each of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Windows(Vec<Option<u32>>);
+pub(super) struct Windows(Vec<Seen>);
 
 impl Default for Windows {
     /// Of layers that see all tokens.
     fn default() -> Self {
-        Self(vec![None])
+        Self(vec![Seen::default()])
     }
 }
 
 impl Windows {
-    /// Of layers with these windows.
-    pub(super) fn of(layers: impl IntoIterator<Item = Option<usize>>) -> Self {
-        let tokens = |w: usize| u32::try_from(w).unwrap_or(u32::MAX);
-        let mut all: Vec<_> = layers.into_iter().map(|w| w.map(tokens)).collect();
-        all.sort_unstable_by_key(|w| (w.is_some(), std::cmp::Reverse(*w)));
+    /// Of layers that see so much.
+    pub(super) fn of(layers: impl IntoIterator<Item = Seen>) -> Self {
+        let mut all: Vec<_> = layers.into_iter().collect();
+        all.sort_unstable_by_key(|s| (s.window.is_some(), std::cmp::Reverse(*s)));
         all.dedup();
         match all.is_empty() {
             true => Self::default(),
@@ -242,17 +241,16 @@ impl Windows {
 
     /// Of the layers of a model that attend.
     pub(super) fn of_model(spec: &ModelSpec) -> Self {
-        Self::of(spec.attentions().map(|(_, attention)| attention.window))
+        Self::of(spec.attentions().map(|(_, attention)| attention.seen()))
     }
 
-    /// The plan of layers with this window.
+    /// The plan of layers that see so much.
     ///
     /// # Panics
     /// If there is none.
-    pub(super) fn plan(&self, window: Option<usize>) -> usize {
-        let tokens = window.map(|w| u32::try_from(w).unwrap_or(u32::MAX));
-        let found = self.0.iter().position(|w| *w == tokens);
-        found.expect("a plan for each window of the layers")
+    pub(super) fn plan(&self, seen: Seen) -> usize {
+        let found = self.0.iter().position(|s| *s == seen);
+        found.expect("a plan for each that the layers see")
     }
 
     /// Plans.
@@ -262,8 +260,8 @@ impl Windows {
 
     /// Most blocks that `rows` rows of a sequence see in a plan; none if those are all.
     pub(super) fn blocks(&self, plan: usize, rows: usize) -> Option<usize> {
-        let window = self.0[plan]? as usize;
-        Some((window + rows).div_ceil(BLOCK_TOKENS) + 1)
+        let window = self.0[plan].window?;
+        Some(window.saturating_add(rows).div_ceil(BLOCK_TOKENS) + 1)
     }
 
     /// Most units of a plan, and most partial results, of a step of `seqs` sequences with `blocks`
@@ -276,7 +274,7 @@ impl Windows {
         columns: UnitColumns,
     ) -> usize {
         let seen = self.blocks(plan, columns.rows);
-        let blocks = seen.map_or(blocks, |seen| blocks.min(seqs * seen));
+        let blocks = seen.map_or(blocks, |seen| blocks.min(seqs.saturating_mul(seen)));
         rule.units_room(seqs, blocks, columns)
     }
 }
@@ -284,8 +282,8 @@ impl Windows {
 /// The decode attention of one step in layers of which rows see as many tokens.
 #[derive(Debug, Default)]
 pub(super) struct DecodePlan {
-    /// Tokens that a row sees, itself included; all when absent.
-    window: Option<u32>,
+    /// Which tokens a row sees.
+    seen: Seen,
     pub(super) units: Vec<DecodeUnit>,
     /// Partial results the units write.
     pub(super) partials: usize,
@@ -327,8 +325,8 @@ impl AttentionPlan {
     /// No work yet, for tiles of `tile_rows` (token, head) rows, over block tables with rows of
     /// `row_blocks` blocks.
     pub(super) fn new(windows: &Windows, tile_rows: usize, row_blocks: u32) -> Self {
-        let plan = |window: &Option<u32>| DecodePlan {
-            window: *window,
+        let plan = |seen: &Seen| DecodePlan {
+            seen: *seen,
             ..DecodePlan::default()
         };
         Self {
@@ -435,8 +433,8 @@ impl DecodePlan {
     fn add(&mut self, seq: &SeqRows, rule: DecodeRule, first_block: u32) {
         let tokens = (seq.position + seq.rows) as usize;
         // The first tokens that the first row, and that the last one sees.
-        let first_seen = |end: u32| self.window.map_or(0, |w| end.saturating_sub(w) as usize);
-        let (first, last_first) = (first_seen(seq.position + 1), first_seen(tokens as u32));
+        let first = self.seen.first(seq.position as usize);
+        let last_first = self.seen.first(tokens - 1);
         let skipped = first / BLOCK_TOKENS;
         let blocks = tokens.div_ceil(BLOCK_TOKENS) - skipped;
         let (large, small, large_blocks) = rule.rule.cut_to_spread(blocks, rule.spread);
@@ -549,29 +547,34 @@ mod tests {
 
     #[test]
     fn windows_are_planned_once_each_the_widest_first() {
-        let layers = [Some(128), None, Some(1 << 40), Some(128), None];
-        let windows = Windows::of(layers);
-        assert_eq!(windows.len(), 3);
-        let plans = [None, Some(1 << 40), Some(128)].map(|w| windows.plan(w));
-        assert_eq!(plans, [0, 1, 2]);
-        assert_eq!(Windows::of([Some(5); 3]).len(), 1);
+        let layers = [Some(128), None, Some(1 << 40), Some(128), None].map(Seen::window);
+        let windows = Windows::of(layers.into_iter().chain([Seen::chunk(128)]));
+        assert_eq!(windows.len(), 4);
+        let plans = [None, Some(1 << 40), Some(128)].map(Seen::window);
+        assert_eq!(plans.map(|seen| windows.plan(seen)), [0, 1, 3]);
+        assert_eq!(windows.plan(Seen::chunk(128)), 2);
+        assert_eq!(Windows::of([Seen::chunk(5); 3]).len(), 1);
         assert_eq!(Windows::of([]), Windows::default());
     }
 
     #[test]
     fn units_of_a_window_cover_what_is_seen_of_it_and_no_other_block() {
         let sizes = [1, 5, 127, 128, 129, 1000, 4096, 1 << 40];
-        let windows = Windows::of(sizes.map(Some));
+        let chunks = sizes.map(Seen::chunk).into_iter();
+        let all: Vec<_> = chunks
+            .chain(sizes.map(|size| Seen::window(Some(size))))
+            .collect();
+        let windows = Windows::of(all.iter().copied());
         for rule in [SplitRule::default(), SplitRule::MIXED] {
             let mut plan = plan_of(&windows);
             plan.rule.rule = rule;
             for position in (0..3000).step_by(13).chain([127, 128, 20_000, 131_071]) {
                 plan.plan(&[seq(0, 1, position)], 4, &[]);
-                for size in sizes {
-                    let index = windows.plan(Some(size));
+                for seen in &all {
+                    let index = windows.plan(*seen);
                     let units = &mut plan.decode[index].units;
                     units.sort_by_key(|u| u.begin);
-                    let mut next = (position as usize + 1).saturating_sub(size) as u32;
+                    let mut next = seen.first(position as usize) as u32;
                     for (i, u) in units.iter().enumerate() {
                         assert!(u.begin == next && u.end > next && u.split as usize == i);
                         assert!(i == 0 || u.begin % 128 == 0);
@@ -644,7 +647,7 @@ mod tests {
             group: 2,
             of_unit: 8,
         };
-        let mut plan = plan_of(&Windows::of([Some(200)]));
+        let mut plan = plan_of(&Windows::of([Seen::window(Some(200))]));
         plan.rule.rule = SplitRule::MIXED;
         plan.rule.columns = Some(columns);
         plan.plan(&[seq(0, 4, 1000), seq(4, 16, 190), seq(20, 1, 0)], 2, &[]);

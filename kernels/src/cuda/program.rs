@@ -29,8 +29,8 @@ pub(super) enum Op<Vector = usize, Linear = usize> {
     Attend(usize),
     /// A layer's `Attended` is multiplied by the Hadamard matrix that values were multiplied by.
     RotateBack(usize),
-    /// `Attended ⊙= sigmoid(OutputGate)`.
-    OpenAttended,
+    /// A layer's `Attended ⊙= gate(OutputGate)`.
+    OpenAttended(usize),
     /// A layer's recurrence, from `Heads` to `Attended`.
     Recur(usize),
     /// `Gated = activation(gate) ⊙ up` of a layer.
@@ -114,8 +114,8 @@ pub(super) struct Program {
     /// gate and up or up alone, down. The first two are empty where nothing mixes tokens, the last
     /// two have no outputs where there is no MLP but experts, or none at all. One entry for layers of the same shape.
     shapes: Vec<[(usize, usize); 4]>,
-    /// Of the gates of attention's output, if there are any.
-    output_gate: Option<(usize, usize)>,
+    /// Of the gates of attention's output, likewise.
+    output_gates: Vec<(usize, usize)>,
     /// The gates of every layer are packed with what they open.
     packs_gates: bool,
 }
@@ -147,8 +147,11 @@ impl Program {
             .collect();
         shapes.sort_unstable();
         shapes.dedup();
-        let mut gates = spec.attentions().filter(|(_, a)| a.output_gate);
-        let output_gate = gates.next();
+        let with_gates = spec.attentions().filter(|(_, a)| a.output_gate.is_some());
+        let gates = with_gates.map(|(layer, _)| LinearName::OutputGate(layer).shape(spec));
+        let mut output_gates: Vec<_> = gates.collect();
+        output_gates.sort_unstable();
+        output_gates.dedup();
         Self {
             plain: loaded(&plain),
             gated: loaded(&gated),
@@ -160,7 +163,7 @@ impl Program {
                 lm_head: weights.linear_index(LinearName::LmHead),
             },
             shapes,
-            output_gate: output_gate.map(|(layer, _)| LinearName::OutputGate(layer).shape(spec)),
+            output_gates,
             packs_gates: weights.packs_gates(spec),
         }
     }
@@ -203,9 +206,11 @@ impl Program {
         self.shapes.iter().map(move |layer| layer.map(shape))
     }
 
-    /// The gates of attention's output, if there are any.
-    pub(super) fn output_gate(&self, rows: usize) -> Option<GemmShape> {
-        self.output_gate.map(|shape| gemm(rows, shape))
+    /// The products of every kind of gates of attention's output.
+    pub(super) fn output_gates(&self, rows: usize) -> impl Iterator<Item = GemmShape> + '_ {
+        self.output_gates
+            .iter()
+            .map(move |shape| gemm(rows, *shape))
     }
 }
 
@@ -255,7 +260,7 @@ fn load(op: NamedOp, weights: &Weights) -> Op {
         Op::FinishLayerInputs => Op::FinishLayerInputs,
         Op::OpenLayerInput(layer, activation) => Op::OpenLayerInput(layer, activation),
         Op::ScaleResidual(layer) => Op::ScaleResidual(layer),
-        Op::OpenAttended => Op::OpenAttended,
+        Op::OpenAttended(layer) => Op::OpenAttended(layer),
         Op::Recur(layer) => Op::Recur(layer),
         Op::Gate(layer, activation) => Op::Gate(layer, activation),
         Op::Activate(layer, activation) => Op::Activate(layer, activation),
@@ -342,7 +347,7 @@ fn plain(spec: &ModelSpec, rotate_back: bool) -> (Vec<NamedOp>, (bool, Option<Li
                     ops.push(Op::RotateBack(layer));
                 }
             }
-            ModelOp::OpenAttended(_) => ops.push(Op::OpenAttended),
+            ModelOp::OpenAttended(layer) => ops.push(Op::OpenAttended(layer)),
             ModelOp::Recur(layer) => ops.push(Op::Recur(layer)),
             ModelOp::Gate(layer) => {
                 ops.push(Op::Gate(layer, spec.layers[layer].activation()));

@@ -22,6 +22,8 @@ pub struct AttentionSpec {
     pub scale: f32,
     /// Tokens that a query sees, itself included; all when absent.
     pub window: Option<usize>,
+    /// The window is a chunk: a query sees from the last multiple of its length on (Llama 4).
+    pub chunked: bool,
     /// Each query head has a learned score that takes part in the softmax alone (gpt-oss).
     pub sinks: bool,
     /// Scores become `cap * tanh(score / cap)` (Gemma 2).
@@ -37,8 +39,8 @@ pub struct AttentionSpec {
     pub v_is_k: bool,
     /// Values are RMS-normalised by head, without weights (Gemma 4).
     pub v_norm: bool,
-    /// What attention puts out is multiplied by the sigmoid of a product of its own (Qwen3-Next).
-    pub output_gate: bool,
+    /// What attention puts out is multiplied by gates.
+    pub output_gate: Option<OutputGate>,
     /// How queries grow with their position.
     pub query_growth: Option<QueryGrowth>,
 }
@@ -55,6 +57,60 @@ pub enum QkNorm {
     Whole,
     /// Every head by itself behind RoPE; weights `[head_dim]` (HunYuan).
     PerHeadBehindRope,
+}
+
+/// Gates of what attention puts out, functions of a product of their own with what it reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutputGate {
+    /// `ln(1 + e^x)` of the product (Laguna), not its sigmoid.
+    pub softplus: bool,
+    /// Each query head has one (Laguna), not each of its channels.
+    pub per_head: bool,
+}
+
+impl OutputGate {
+    /// A sigmoid for each channel (Qwen3-Next).
+    pub const SIGMOIDS: Self = Self {
+        softplus: false,
+        per_head: false,
+    };
+}
+
+/// Which tokens queries see, none of which come behind them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Seen {
+    /// See [`AttentionSpec::window`]; not 0.
+    pub window: Option<usize>,
+    /// See [`AttentionSpec::chunked`].
+    pub chunked: bool,
+}
+
+impl Seen {
+    /// So many tokens, all if absent.
+    pub const fn window(window: Option<usize>) -> Self {
+        Self {
+            window,
+            chunked: false,
+        }
+    }
+
+    /// Those of a chunk.
+    pub const fn chunk(tokens: usize) -> Self {
+        Self {
+            window: Some(tokens),
+            chunked: true,
+        }
+    }
+
+    /// The first token that a query at `position` sees.
+    #[inline(always)]
+    pub fn first(self, position: usize) -> usize {
+        match (self.window, self.chunked) {
+            (None, _) => 0,
+            (Some(window), false) => (position + 1).saturating_sub(window),
+            (Some(window), true) => position - position % window,
+        }
+    }
 }
 
 /// Heads of attention.
@@ -101,6 +157,7 @@ impl AttentionSpec {
             rope: Some(0),
             scale: Self::default_scale(head_dim),
             window: None,
+            chunked: false,
             sinks: false,
             soft_cap: None,
             qkv_bias: false,
@@ -108,7 +165,7 @@ impl AttentionSpec {
             qk_norm: QkNorm::None,
             v_is_k: false,
             v_norm: false,
-            output_gate: false,
+            output_gate: None,
             query_growth: None,
         }
     }
@@ -123,6 +180,14 @@ impl AttentionSpec {
         match self.kv_from {
             Some(_) => self.heads().q_width(),
             None => self.heads().qkv_width(),
+        }
+    }
+
+    /// Which tokens its queries see.
+    pub fn seen(&self) -> Seen {
+        Seen {
+            window: self.window,
+            chunked: self.chunked,
         }
     }
 

@@ -4,7 +4,8 @@ use super::spec::{Activation, dimension, is_sound};
 use super::spec_error::SpecError;
 
 /// A router, and experts of which it chooses some for each token:
-/// `Σ_chosen weight_e · (W_down,e act(W_gate,e x, W_up,e x))`, added up in order of choice.
+/// `Σ_chosen weight_e · (W_down,e act(W_gate,e x, W_up,e x))`, added up in order of choice; where
+/// inputs are weighted, `Σ_chosen W_down,e act(W_gate,e weight_e x, W_up,e weight_e x)`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExpertsSpec {
     /// How many experts there are.
@@ -17,6 +18,8 @@ pub struct ExpertsSpec {
     pub routing: Routing,
     /// The router's scores have a bias.
     pub router_bias: bool,
+    /// The router's scores become `cap * tanh(score / cap)` (Laguna).
+    pub router_cap: Option<f32>,
     /// Each expert's three products have a bias.
     pub biases: bool,
     /// What is between an expert's products.
@@ -28,6 +31,8 @@ pub struct ExpertsSpec {
     pub router_norm: Option<RouterNorm>,
     /// Each expert has a learned number that its weight is multiplied by at last.
     pub weight_scales: bool,
+    /// Weights multiply what an expert reads, not what it puts out (Llama 4).
+    pub weighted_input: bool,
     /// The shared expert and those chosen are branches with norms of their own beside the layer's,
     /// `norm_s(shared(norm(x))) + norm_c(chosen(norm_e(x)))`.
     pub branch_norms: bool,
@@ -152,11 +157,13 @@ impl ExpertsSpec {
             intermediate,
             routing,
             router_bias: false,
+            router_cap: None,
             biases: false,
             activation: ExpertActivation::SwiGlu,
             shared: None,
             router_norm: None,
             weight_scales: false,
+            weighted_input: false,
             branch_norms: false,
         }
     }
@@ -219,6 +226,9 @@ impl ExpertsSpec {
             && !is_sound(multiplier)
         {
             return Err(SpecError::NotFinite("the multiplier of a router's norm"));
+        }
+        if !self.router_cap.is_none_or(|cap| cap > 0.0 && is_sound(cap)) {
+            return Err(SpecError::NotFinite("the soft cap of a router's scores"));
         }
         if let ExpertActivation::Clamped { limit, alpha } = self.activation {
             if !(is_sound(limit) && limit > 0.0) {

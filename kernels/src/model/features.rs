@@ -17,8 +17,10 @@ pub enum Feature {
     PartialRope,
     /// [`AttentionSpec::scale`] is not `1 / sqrt(head_dim)`.
     Scale,
-    /// [`AttentionSpec::window`].
+    /// [`AttentionSpec::window`], unless it is a chunk.
     Window,
+    /// [`AttentionSpec::chunked`].
+    Chunks,
     /// [`AttentionSpec::sinks`].
     Sinks,
     /// [`AttentionSpec::soft_cap`].
@@ -57,6 +59,8 @@ pub enum Feature {
     LmHeadBias,
     /// [`ModelSpec::embedding_multiplier`] is not 1.
     EmbeddingMultiplier,
+    /// [`ModelSpec::embedding_norm`].
+    EmbeddingNorm,
     /// [`ModelSpec::residual_multiplier`] is not 1.
     ResidualMultiplier,
     /// [`ModelSpec::logit_multiplier`] is not 1.
@@ -72,8 +76,14 @@ pub enum Feature {
     ExpertNorms,
     /// [`Mixer::None`], [`Mlp::None`].
     LoneParts,
+    /// [`ExpertsSpec::router_cap`](super::ExpertsSpec::router_cap).
+    RouterCap,
+    /// [`ExpertsSpec::weighted_input`](super::ExpertsSpec::weighted_input).
+    WeightedInput,
     /// Heads of different shapes in different layers.
     UnevenHeads,
+    /// Layers that differ in their query heads alone.
+    UnevenQueries,
     /// [`AttentionSpec::kv_from`].
     SharedKv,
     /// [`AttentionSpec::v_norm`].
@@ -84,6 +94,10 @@ pub enum Feature {
     PerLayerInputs,
     /// [`AttentionSpec::output_gate`].
     OutputGate,
+    /// [`OutputGate::softplus`](super::OutputGate::softplus).
+    SoftplusGate,
+    /// [`OutputGate::per_head`](super::OutputGate::per_head).
+    HeadGate,
     /// [`RecurrentSpec::GatedDelta`].
     GatedDelta,
     /// [`GatedDeltaSpec::doubled`](super::GatedDeltaSpec::doubled).
@@ -96,11 +110,12 @@ pub enum Feature {
 
 impl Feature {
     /// What the CUDA backend computes.
-    pub const ON_GPU: [Self; 38] = [
+    pub const ON_GPU: [Self; 45] = [
         Self::NoRope,
         Self::PartialRope,
         Self::Scale,
         Self::Window,
+        Self::Chunks,
         Self::Sinks,
         Self::SoftCap,
         Self::OutputBias,
@@ -109,6 +124,8 @@ impl Feature {
         Self::NormBoth,
         Self::Experts,
         Self::PlainExperts,
+        Self::WeightedInput,
+        Self::RouterCap,
         Self::ExpertNorms,
         Self::ParallelMlp,
         Self::GeluTanh,
@@ -122,16 +139,20 @@ impl Feature {
         Self::QueryGrowth,
         Self::LmHeadBias,
         Self::EmbeddingMultiplier,
+        Self::EmbeddingNorm,
         Self::ResidualMultiplier,
         Self::LogitMultiplier,
         Self::LogitSoftCap,
         Self::UnevenHeads,
+        Self::UnevenQueries,
         Self::SharedKv,
         Self::ValueNorm,
         Self::OutputScale,
         Self::PerLayerInputs,
         Self::OutputGate,
         Self::LoneParts,
+        Self::SoftplusGate,
+        Self::HeadGate,
         Self::GatedDelta,
         Self::Mamba2,
         Self::ShortConv,
@@ -145,6 +166,7 @@ impl fmt::Display for Feature {
             Self::PartialRope => "RoPE over a part of a head (partial_rotary_factor)",
             Self::Scale => "an attention scale other than 1 / sqrt(head_dim)",
             Self::Window => "a sliding window (sliding_window)",
+            Self::Chunks => "attention in chunks (attention_chunk_size)",
             Self::Sinks => "attention sinks",
             Self::SoftCap => "capped attention scores (attn_logit_softcapping)",
             Self::OutputBias => "a bias of attention's output projection",
@@ -162,11 +184,12 @@ impl fmt::Display for Feature {
             Self::NormFromOne => "norms whose weights count from 1",
             Self::QkNormBehindRope => "a norm of queries and keys behind RoPE",
             Self::QueryGrowth => {
-                "queries that grow with their position (llama_4_scaling_beta; they do not with a \
-                 --max-context of up to original_max_position_embeddings)"
+                "queries that grow with their position (llama_4_scaling_beta, attn_scale; they do \
+                 not with a --max-context below which none has grown yet)"
             }
             Self::LmHeadBias => "a bias of the output projection",
             Self::EmbeddingMultiplier => "a multiplier of embeddings",
+            Self::EmbeddingNorm => "a norm of embeddings",
             Self::ResidualMultiplier => "a multiplier of what layers add (residual_multiplier)",
             Self::LogitMultiplier => "a multiplier of logits (logit_scale, logits_scaling)",
             Self::LogitSoftCap => "capped logits (final_logit_softcapping)",
@@ -174,12 +197,19 @@ impl fmt::Display for Feature {
             Self::PlainExperts => "experts without gates",
             Self::ExpertNorms => "experts or a router with norms of their own",
             Self::LoneParts => "layers of one part only",
+            Self::RouterCap => "capped scores of a router (moe_router_logit_softcapping)",
+            Self::WeightedInput => "experts whose inputs are weighted",
             Self::UnevenHeads => "heads of different shapes in different layers",
+            Self::UnevenQueries => {
+                "layers that differ in their query heads alone (num_attention_heads_per_layer)"
+            }
             Self::SharedKv => "layers that share keys and values (num_kv_shared_layers)",
             Self::ValueNorm => "a norm of values",
             Self::OutputScale => "a multiplier behind a layer (layer_scalar)",
             Self::PerLayerInputs => "inputs of tokens to each layer (hidden_size_per_layer_input)",
             Self::OutputGate => "gated attention",
+            Self::SoftplusGate => "attention with gates of softplus",
+            Self::HeadGate => "attention with a gate for each head",
             Self::GatedDelta => "linear attention (the gated delta rule)",
             Self::DoubledDelta => {
                 "linear attention whose strengths are doubled (linear_allow_neg_eigval)"
@@ -231,6 +261,7 @@ impl ModelSpec {
                     bias,
                 },
             embedding_multiplier,
+            embedding_norm,
             residual_multiplier,
             logit_multiplier,
             logit_soft_cap,
@@ -244,16 +275,22 @@ impl ModelSpec {
         let mut shapes = self.attentions().map(|(_, attention)| attention.heads());
         let first = shapes.next();
         let has_uneven_heads = shapes.any(|shape| Some(shape) != first);
+        let has_uneven_queries = self.has_uneven_queries();
         needed(&[
             (Feature::LayerNorm, *kind == NormKind::Layer),
             (Feature::NormFromOne, *from_one),
             (Feature::NormBias, *bias),
             (Feature::EmbeddingMultiplier, *embedding_multiplier != 1.0),
+            (Feature::EmbeddingNorm, *embedding_norm),
             (Feature::ResidualMultiplier, *residual_multiplier != 1.0),
             (Feature::LogitMultiplier, *logit_multiplier != 1.0),
             (Feature::LogitSoftCap, logit_soft_cap.is_some()),
             (Feature::PerLayerInputs, per_layer_inputs.is_some()),
-            (Feature::UnevenHeads, has_uneven_heads),
+            (
+                Feature::UnevenHeads,
+                has_uneven_heads && !has_uneven_queries,
+            ),
+            (Feature::UnevenQueries, has_uneven_queries),
             (Feature::LmHeadBias, *lm_head_bias),
         ])
     }
@@ -305,6 +342,14 @@ impl ModelSpec {
                 Feature::ExpertNorms,
                 experts.is_some_and(ExpertsSpec::has_norms),
             ),
+            (
+                Feature::WeightedInput,
+                experts.is_some_and(|experts| experts.weighted_input),
+            ),
+            (
+                Feature::RouterCap,
+                experts.is_some_and(|experts| experts.router_cap.is_some()),
+            ),
             (Feature::OutputScale, *output_scale),
         ]));
         features
@@ -319,6 +364,7 @@ impl ModelSpec {
             rope,
             scale,
             window,
+            chunked,
             sinks,
             soft_cap,
             qkv_bias: _,
@@ -340,7 +386,8 @@ impl ModelSpec {
                 Feature::Scale,
                 *scale != AttentionSpec::default_scale(*head_dim),
             ),
-            (Feature::Window, window.is_some()),
+            (Feature::Window, window.is_some() && !chunked),
+            (Feature::Chunks, *chunked),
             (Feature::Sinks, *sinks),
             (Feature::SoftCap, soft_cap.is_some()),
             (Feature::OutputBias, *o_bias),
@@ -351,7 +398,15 @@ impl ModelSpec {
                 Feature::QkNormBehindRope,
                 *qk_norm == QkNorm::PerHeadBehindRope,
             ),
-            (Feature::OutputGate, *output_gate),
+            (Feature::OutputGate, output_gate.is_some()),
+            (
+                Feature::SoftplusGate,
+                output_gate.is_some_and(|gate| gate.softplus),
+            ),
+            (
+                Feature::HeadGate,
+                output_gate.is_some_and(|gate| gate.per_head),
+            ),
             (Feature::QueryGrowth, query_growth.is_some()),
         ])
     }
@@ -367,8 +422,8 @@ fn needed(all: &[(Feature, bool)]) -> Vec<Feature> {
 mod tests {
     use super::*;
     use crate::model::{
-        ExpertActivation, GatedDeltaSpec, PerLayerInputs, PlainMlp, QueryGrowth, Rope, RouterNorm,
-        Routing, ShortConvSpec, UniformModel,
+        ExpertActivation, GatedDeltaSpec, OutputGate, PerLayerInputs, PlainMlp, QueryGrowth, Rope,
+        RouterNorm, Routing, ShortConvSpec, UniformModel,
     };
 
     fn plain() -> ModelSpec {
@@ -395,10 +450,13 @@ mod tests {
     fn every_feature_is_refused_by_name_and_layer() {
         assert_eq!(plain().refuse_beyond("a backend", &[]), Ok(()));
         type Change = fn(&mut LayerSpec);
-        let changes: [(Feature, Change); 20] = [
+        let changes: [(Feature, Change); 21] = [
             (Feature::NoRope, |l| l.attention_mut().rope = None),
             (Feature::Scale, |l| l.attention_mut().scale = 1.0),
             (Feature::Window, |l| l.attention_mut().window = Some(8)),
+            (Feature::Chunks, |l| {
+                (l.attention_mut().window, l.attention_mut().chunked) = (Some(8), true);
+            }),
             (Feature::Sinks, |l| l.attention_mut().sinks = true),
             (Feature::SoftCap, |l| l.attention_mut().soft_cap = Some(5.0)),
             (Feature::OutputBias, |l| l.attention_mut().o_bias = true),
@@ -425,10 +483,11 @@ mod tests {
                 l.attention_mut().query_growth = Some(QueryGrowth {
                     beta: 0.1,
                     interval: 16,
+                    from_one: false,
                 });
             }),
             (Feature::OutputGate, |l| {
-                l.attention_mut().output_gate = true
+                l.attention_mut().output_gate = Some(OutputGate::SIGMOIDS);
             }),
             (Feature::GatedDelta, |l| {
                 l.mixer = Mixer::Recurrent(RecurrentSpec::GatedDelta(GatedDeltaSpec {
@@ -462,13 +521,14 @@ mod tests {
             assert_eq!(spec.refuse_beyond("a backend", &[feature]), Ok(()));
         }
         type ModelChange = fn(&mut ModelSpec);
-        let changes: [(Feature, ModelChange); 10] = [
+        let changes: [(Feature, ModelChange); 12] = [
             (Feature::LayerNorm, |m| m.norms.kind = NormKind::Layer),
             (Feature::NormBias, |m| m.norms.bias = true),
             (Feature::NormFromOne, |m| m.norms.from_one = true),
             (Feature::EmbeddingMultiplier, |m| {
                 m.embedding_multiplier = 2.0
             }),
+            (Feature::EmbeddingNorm, |m| m.embedding_norm = true),
             (Feature::ResidualMultiplier, |m| m.residual_multiplier = 2.0),
             (Feature::LogitMultiplier, |m| m.logit_multiplier = 2.0),
             (Feature::LogitSoftCap, |m| m.logit_soft_cap = Some(30.0)),
@@ -480,6 +540,9 @@ mod tests {
             }),
             (Feature::UnevenHeads, |m| {
                 m.layers[1].attention_mut().kv_heads = 1
+            }),
+            (Feature::UnevenQueries, |m| {
+                m.layers[1].attention_mut().q_heads = 2
             }),
             (Feature::LmHeadBias, |m| m.lm_head_bias = true),
         ];
@@ -551,10 +614,18 @@ mod tests {
         spec.layers[1].mlp = Mlp::Experts(ExpertsSpec {
             activation: ExpertActivation::GeGlu,
             router_norm: Some(RouterNorm { multiplier: 0.1 }),
+            weighted_input: true,
+            router_cap: Some(2.0),
             ..experts()
         });
         let mut computed = Vec::new();
-        for feature in [Feature::GeluTanh, Feature::Experts, Feature::ExpertNorms] {
+        for feature in [
+            Feature::GeluTanh,
+            Feature::Experts,
+            Feature::ExpertNorms,
+            Feature::WeightedInput,
+            Feature::RouterCap,
+        ] {
             let refused = Err(SpecError::NotComputed {
                 backend: "a backend",
                 feature,
@@ -564,6 +635,29 @@ mod tests {
             computed.push(feature);
         }
         assert_eq!(spec.refuse_beyond("a backend", &computed), Ok(()));
+        let mut spec = plain();
+        spec.layers[1].attention_mut().output_gate = Some(OutputGate {
+            softplus: true,
+            per_head: true,
+        });
+        let mut computed = Vec::new();
+        for feature in [
+            Feature::OutputGate,
+            Feature::SoftplusGate,
+            Feature::HeadGate,
+        ] {
+            let refused = Err(SpecError::NotComputed {
+                backend: "a backend",
+                feature,
+                layer: 1,
+            });
+            assert_eq!(spec.refuse_beyond("a backend", &computed), refused);
+            computed.push(feature);
+        }
+        assert_eq!(spec.refuse_beyond("a backend", &computed), Ok(()));
+        let mut spec = plain();
+        spec.layers[1].attention_mut().chunked = true;
+        assert_eq!(spec.validate(), Err(SpecError::NoChunkLength { layer: 1 }));
         let mut spec = plain();
         spec.ropes[0].inv_freq.truncate(8);
         let error = spec.refuse_beyond("the CPU backend", &[]).unwrap_err();

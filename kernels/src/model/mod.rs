@@ -24,7 +24,7 @@ mod tensor_names;
 mod uniform;
 mod weights;
 
-pub use attention::{AttentionSpec, HeadShape, QkNorm};
+pub use attention::{AttentionSpec, HeadShape, OutputGate, QkNorm, Seen};
 pub use experts::{
     ExpertActivation, ExpertGroups, ExpertsSpec, RouterNorm, RouterScores, Routing, SharedExpert,
 };

@@ -19,7 +19,7 @@ pub(crate) enum Buffer {
     /// `[q heads | k heads | v heads]`, or what a recurrence reads
     /// ([`RecurrentSpec::in_width`](super::RecurrentSpec::in_width)).
     Heads,
-    /// `[q heads]`: what opens what attention puts out.
+    /// `[q heads]`, or `[query heads]` of one channel each: what opens what attention puts out.
     OutputGate,
     /// `[q heads]`: what attention puts out, or what a recurrence does.
     Attended,
@@ -210,7 +210,7 @@ impl LinearName {
 /// One operation on all rows of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Op {
-    /// `Residual` = the embeddings of the step's tokens, times their multiplier.
+    /// `Residual` = the embeddings of the step's tokens, times their multiplier, and normalised.
     Embed,
     /// `output = norm(input) * weight`, plus a bias if norms have one.
     Norm {
@@ -228,7 +228,7 @@ pub(crate) enum Op {
     FinishHeads(usize),
     /// `Attended` = attention of a layer's queries over its pages.
     Attend(usize),
-    /// `Attended ⊙= sigmoid(OutputGate)`.
+    /// `Attended ⊙= gate(OutputGate)` ([`OutputGate`](super::OutputGate)).
     OpenAttended(usize),
     /// `Attended` = what a layer's recurrence makes of `Heads` and of the states of the step's
     /// sequences, which it moves on.
@@ -328,12 +328,12 @@ fn mixer(ops: &mut Vec<Op>, index: usize, layer: &LayerSpec) {
     match &layer.mixer {
         Mixer::Attention(attention) => {
             linear(LinearName::Qkv(index), Buffer::Heads);
-            if attention.output_gate {
+            if attention.output_gate.is_some() {
                 linear(LinearName::OutputGate(index), Buffer::OutputGate);
             }
             ops.push(Op::FinishHeads(index));
             ops.push(Op::Attend(index));
-            if attention.output_gate {
+            if attention.output_gate.is_some() {
                 ops.push(Op::OpenAttended(index));
             }
         }

@@ -9,7 +9,8 @@ use super::spec_error::SpecError;
 /// rotate, the first of a head, channel `i` pairs with channel `i + r / 2`. The others stay.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Rope {
-    /// Angle per position of each channel pair; at most `head_dim / 2` entries.
+    /// Angle per position of each channel pair, below 0 where pairs turn the other way (nanochat);
+    /// at most `head_dim / 2` entries.
     pub inv_freq: Vec<f32>,
     /// Multiplier of both cosine and sine (YaRN's attention factor; 1 without).
     pub scale: f32,
@@ -59,11 +60,12 @@ impl Rope {
             return Err(SpecError::Rope { expected, actual });
         }
         let mut all = self.inv_freq.iter().chain(long.into_iter().flatten());
-        if !is_sound(self.scale) || !all.all(|f| is_sound(*f)) {
-            return Err(SpecError::NotFinite(
-                "every RoPE frequency and the RoPE scale",
-            ));
+        if !all.all(|f| f.is_finite()) {
+            return Err(SpecError::RopeFrequency);
         }
-        Ok(())
+        match is_sound(self.scale) {
+            true => Ok(()),
+            false => Err(SpecError::NotFinite("the RoPE scale")),
+        }
     }
 }

@@ -32,6 +32,10 @@ pub(crate) fn route(
 ) {
     assert_eq!(products.len(), spec.experts);
     let routing = spec.routing;
+    if let Some(cap) = spec.router_cap {
+        let capped = |x: &mut f32| *x = cap * (*x / cap).tanh();
+        products.iter_mut().for_each(capped);
+    }
     match routing.scores {
         RouterScores::Softmax => {
             let top = products.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -48,10 +52,16 @@ pub(crate) fn route(
             chosen.iter_mut().for_each(|choice| choice.weight /= sum);
         }
         RouterScores::Sigmoid => {
-            products
-                .iter_mut()
-                .for_each(|x| *x = 1.0 / (1.0 + (-*x).exp()));
+            let sigmoid = |x: &mut f32| *x = 1.0 / (1.0 + (-*x).exp());
+            // Those of great products are all 1: where nothing is added, products choose.
+            let by_products = correction.is_none() && routing.groups.is_none();
+            if !by_products {
+                products.iter_mut().for_each(sigmoid);
+            }
             choose(spec, products, correction, chosen);
+            if by_products {
+                chosen.iter_mut().for_each(|c| sigmoid(&mut c.weight));
+            }
             if routing.renormalised {
                 let sum = chosen.iter().map(|choice| choice.weight).sum::<f32>() + LEAST_SUM;
                 chosen.iter_mut().for_each(|choice| choice.weight /= sum);
@@ -192,6 +202,20 @@ mod tests {
         let chosen = 2.0 * e(3.0) + e(2.0);
         let share = |x: f64| e(x) / chosen;
         assert_near(&found, &[(1, share(3.0)), (3, share(3.0)), (4, share(2.0))]);
+    }
+
+    #[test]
+    fn sigmoids_that_are_all_1_do_not_hide_the_best() {
+        let routing = Routing {
+            scores: RouterScores::Sigmoid,
+            renormalised: false,
+            ..Routing::SOFTMAX_OF_CHOSEN
+        };
+        let found = routed(&spec(4, 2, routing), &[40.0, -1.0, 60.0, 50.0], None);
+        assert_eq!(found, [(2, 1.0), (3, 1.0)]);
+        let found = routed(&spec(3, 2, routing), &[0.5, -1.0, -2.0], None);
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        assert_near(&found, &[(0, sigmoid(0.5)), (1, sigmoid(-1.0))]);
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub struct ModelSpec {
     pub norms: Norms,
     /// Embeddings are multiplied by it as they are looked up.
     pub embedding_multiplier: f32,
+    /// Embeddings are RMS-normalised behind that, without weights (nanochat).
+    pub embedding_norm: bool,
     /// What a part of a layer puts out is multiplied by it before it is added.
     pub residual_multiplier: f32,
     /// Logits are multiplied by it.
@@ -309,6 +311,16 @@ impl ModelSpec {
         attentions.all(|(_, spec)| spec.heads() == heads && spec.kv_from.is_none())
     }
 
+    /// Whether layers differ whose keys and values have the same shape: in their query heads.
+    pub(crate) fn has_uneven_queries(&self) -> bool {
+        let all = || self.attentions().map(|(_, attention)| attention.heads());
+        let of_keys = |heads: HeadShape| (heads.kv_heads, heads.head_dim);
+        all().any(|one| {
+            let mut alike = all().filter(|other| of_keys(*other) == of_keys(one));
+            alike.any(|other| other.q_heads != one.q_heads)
+        })
+    }
+
     /// Where the keys and values that each layer reads lie in the KV cache, if it has attention.
     pub fn kv_places(&self) -> Vec<Option<KvPlace>> {
         KvPlace::all(self)
@@ -353,7 +365,7 @@ impl ModelSpec {
     /// Whether any attention opens what it puts out.
     pub(crate) fn has_output_gates(&self) -> bool {
         let mut attentions = self.attentions();
-        attentions.any(|(_, attention)| attention.output_gate)
+        attentions.any(|(_, attention)| attention.output_gate.is_some())
     }
 
     /// Whether attention's values can be rotated by its weights, for the output projection to
@@ -487,6 +499,9 @@ impl ModelSpec {
         }
         if spec.window == Some(0) {
             return Err(SpecError::Zero("window"));
+        }
+        if spec.chunked && spec.window.is_none() {
+            return Err(SpecError::NoChunkLength { layer });
         }
         if let Some(growth) = spec.query_growth {
             growth.validate()?;

@@ -74,6 +74,15 @@ pub enum SpecError {
         /// `inv_freq.len()`.
         actual: usize,
     },
+    /// A frequency of RoPE is infinite or no number.
+    #[error("every RoPE frequency must be a finite number")]
+    RopeFrequency,
+    /// Queries see chunks, but it is not said how long.
+    #[error("layer {layer} attends in chunks, whose length is not given")]
+    NoChunkLength {
+        /// The layer.
+        layer: usize,
+    },
     /// A layer refers to a RoPE that is not there.
     #[error("layer {layer} refers to RoPE {rope}, but the model has {ropes}")]
     NoSuchRope {

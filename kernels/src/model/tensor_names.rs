@@ -55,7 +55,8 @@ pub enum LayerTensor {
     KNorm,
     /// `[q_heads]`, only with `sinks`.
     Sinks,
-    /// `[q_heads * head_dim][hidden]`, only with `output_gate`.
+    /// `[q_heads * head_dim][hidden]`, or `[q_heads][hidden]` of gates per head; only with
+    /// `output_gate`.
     OutputGate,
     /// `[hidden][q_heads * head_dim]`.
     O,
@@ -448,6 +449,8 @@ impl LayerTensor {
             }
             Mixer::Recurrent(_) | Mixer::None => (0, 0, 0, 0, false),
         };
+        let gate = layer.attention().and_then(|spec| spec.output_gate);
+        let gates_heads = gate.is_some_and(|gate| gate.per_head);
         let norm = |width| vec![if is_whole { width } else { head_dim }];
         let (k_width, v_width, v_heads, v_dim) = match layer.recurrent() {
             Some(RecurrentSpec::GatedDelta(delta)) => {
@@ -461,6 +464,7 @@ impl LayerTensor {
         };
         let taps = layer.recurrent().map_or(0, |spec| spec.conv(hidden).1);
         Some(match self {
+            Self::OutputGate if gates_heads => vec![q_heads, hidden],
             Self::Q | Self::OutputGate => vec![q, hidden],
             Self::K | Self::V => vec![kv, hidden],
             Self::QBias => vec![q],
@@ -581,7 +585,7 @@ impl LayerTensor {
                     (Self::QNorm, has_qk_norm),
                     (Self::KNorm, has_qk_norm && has_kv),
                     (Self::Sinks, attention.sinks),
-                    (Self::OutputGate, attention.output_gate),
+                    (Self::OutputGate, attention.output_gate.is_some()),
                     (Self::O, true),
                     (Self::OBias, attention.o_bias),
                 ];

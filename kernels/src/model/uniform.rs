@@ -64,6 +64,7 @@ impl UniformModel {
             norm_eps: self.norm_eps,
             norms: Norms::default(),
             embedding_multiplier: 1.0,
+            embedding_norm: false,
             residual_multiplier: 1.0,
             logit_multiplier: 1.0,
             logit_soft_cap: None,

@@ -2,8 +2,8 @@
 
 use ebb_kernels::model::{
     Activation, ExpertActivation, ExpertGroups, ExpertsSpec, LongRope, Mamba2Spec, Mixer, Mlp,
-    ModelSpec, NormKind, NormPlace, PerLayerInputs, PlainMlp, QkNorm, QueryGrowth, RecurrentSpec,
-    Rope, RouterNorm, RouterScores, Routing, SharedExpert, ShortConvSpec,
+    ModelSpec, NormKind, NormPlace, OutputGate, PerLayerInputs, PlainMlp, QkNorm, QueryGrowth,
+    RecurrentSpec, Rope, RouterNorm, RouterScores, Routing, SharedExpert, ShortConvSpec,
 };
 
 use crate::common::oracle::Oracle;
@@ -295,7 +295,16 @@ fn experts_with_biases_shared_ones_and_a_clamped_gate() {
     });
     for gated in [false, true] {
         check_experts(&ExpertsSpec {
+            router_cap: gated.then_some(0.7),
             shared: shared(gated),
+            ..EXPERTS
+        });
+    }
+    for biases in [false, true] {
+        check_experts(&ExpertsSpec {
+            shared: shared(false),
+            weighted_input: true,
+            biases,
             ..EXPERTS
         });
     }
@@ -354,7 +363,7 @@ fn experts_with_norms_of_their_own() {
 
 #[test]
 fn every_feature_of_a_layer() {
-    let changes: [fn(&mut ModelSpec); 19] = [
+    let changes: [fn(&mut ModelSpec); 22] = [
         // OLMo 2: norms after, of whole projections.
         |spec| {
             for layer in &mut spec.layers {
@@ -394,6 +403,13 @@ fn every_feature_of_a_layer() {
             spec.layers[1].attention_mut().window = Some(130);
             spec.layers[1].attention_mut().soft_cap = Some(2.0);
             spec.layers[2].attention_mut().sinks = true;
+        },
+        // Llama 4: chunks, within a block and across blocks.
+        |spec| {
+            for (layer, chunk) in spec.layers.iter_mut().zip([5, 130]) {
+                let attention = layer.attention_mut();
+                (attention.window, attention.chunked) = (Some(chunk), true);
+            }
         },
         |spec| {
             spec.layers[2].mixer_norm = NormPlace::After;
@@ -494,12 +510,29 @@ fn every_feature_of_a_layer() {
             }
             spec.layers[1].attention_mut().rope = None;
         },
+        // nanochat: embeddings are normed, and pairs of channels turn the other way.
+        |spec| {
+            spec.embedding_multiplier = 0.01;
+            spec.embedding_norm = true;
+            spec.ropes[0].inv_freq.iter_mut().for_each(|f| *f = -*f);
+        },
+        // Laguna: query heads differ between layers, and attention is gated in every way.
+        |spec| {
+            let gate = |softplus, per_head| OutputGate { softplus, per_head };
+            let gates = [gate(true, true), gate(false, true), gate(true, false)];
+            for (index, layer) in spec.layers.iter_mut().enumerate() {
+                let attention = layer.attention_mut();
+                attention.output_gate = Some(gates[index]);
+                attention.q_heads += 2 * index;
+            }
+        },
         // Ministral 3: queries grow.
         |spec| {
             for (index, layer) in spec.layers.iter_mut().enumerate() {
                 layer.attention_mut().query_growth = Some(QueryGrowth {
                     beta: 0.3,
                     interval: 16 << index,
+                    from_one: index == 1,
                 });
             }
         },

@@ -340,18 +340,20 @@ macro_rules! golden_models {
 }
 
 golden_models!(
-    afmoe, apertus, arcee, bamba, cohere, cohere2, cohere2_moe, cwm, dots1, ernie4_5, ernie4_5_moe,
-    exaone4, exaone_moe, flex_olmo, gemma, gemma2, gemma3_text, gemma4_text, glm, glm4, glm4_moe,
-    gpt_oss, granite, granite_swa, granitemoe, granitemoe_swa, granitemoehybrid, granitemoeshared,
-    helium, hunyuan_v1_dense, hunyuan_v1_moe, hy_v3, hyperclovax, jais2, lfm2, lfm2_moe, llama,
-    mellum, minimax_m2, ministral, ministral3, mistral, mixtral, nemotron, nemotron_h, olmo, olmo2, olmo3,
-    olmo_hybrid, olmoe, phi, phi3, phimoe, qwen2, qwen2_moe, qwen3, qwen3_5_moe_text, qwen3_5_text,
-    qwen3_moe, qwen3_next, qwen3_vl_moe_text, qwen3_vl_text, seed_oss, smollm3, solar_open,
-    stablelm, starcoder2, vaultgemma;
+    afmoe, apertus, arcee, aria_text, bamba, cohere, cohere2, cohere2_moe, cwm, dots1, ernie4_5,
+    ernie4_5_moe, exaone4, exaone_moe, flex_olmo, gemma, gemma2, gemma3_text, gemma4_text, glm,
+    glm4, glm4_moe, gpt_oss, granite, granite_swa, granitemoe, granitemoe_swa, granitemoehybrid,
+    granitemoeshared, helium, hunyuan_v1_dense, hunyuan_v1_moe, hy_v3, hyperclovax, jais2, laguna,
+    lfm2, lfm2_moe, llama, llama4_text, mellum, minimax_m2, ministral, ministral3, mistral, mixtral,
+    nanochat, nemotron, nemotron_h, olmo, olmo2, olmo3, olmo_hybrid, olmoe, phi, phi3, phimoe, qwen2, qwen2_moe,
+    qwen3, qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, qwen3_vl_moe_text, qwen3_vl_text,
+    seed_oss, smollm3, solar_open, stablelm, starcoder2, vaultgemma;
     heads_of_96_channels of "llama__d96";
     heads_of_256_channels of "gemma3_text__d256";
     layers_that_share_keys_and_values of "gemma4_text__shared";
     experts_beside_a_dense_mlp of "gemma4_text__experts";
+    gemma_4_without_inputs_of_layers of "gemma4_text__unified";
+    gates_of_softplus_for_each_channel of "laguna__elements";
     gated_heads_of_256_channels of "qwen3_5_text__d256";
     phi3_with_long_rope of "phi3__longrope";
     convolutions_between_attention of "lfm2__conv";
@@ -360,5 +362,6 @@ golden_models!(
     granite_with_experts_and_without_rope of "granitemoehybrid__experts";
     glm4_beside_vision of "glm4__vision";
     glm4_with_experts_beside_vision of "glm4_moe__vision";
+    llama_4_beside_vision of "llama4_text__vision";
     delta_rule_between_attention_with_rope of "olmo_hybrid__rope"
 );

@@ -100,11 +100,19 @@ fn engine(dir: &std::path::Path, mode: Mode, blocks: u64) -> (EngineHandle, Mode
     let model = ebb_models::model::LoadedModel::open(&model).expect("a valid checkpoint");
     let block = model.spec.kv_geometry().block_bytes() as u64;
     let state = (model.spec.state_floats() * size_of::<f32>()) as u64;
-    // States of sequences take at most half of the memory, and a fifth of the rest are kept for
-    // prefixes, however small they are.
-    let (max_running, blocks) = if state > 0 { (8, blocks + 4) } else { (16, blocks) };
-    let bytes = blocks * block + (max_running as u64 + 2) * state;
     let records = model.spec.kv_geometry().records();
+    // Where few records make a block, what shrinking keeps free is much of a GPU's.
+    let blocks = match mode {
+        Mode::Progressive | Mode::Static if (8..16).contains(&records) => blocks + 3,
+        _ => blocks,
+    };
+    // States of sequences take at most half of the memory, and those that are kept for prefixes two
+    // slots or a fifth of the rest.
+    let max_running = if state > 0 { 8 } else { 16 };
+    let (of_blocks, of_running) = (blocks * block, max_running as u64 * state);
+    let least = if state > 0 { 8 * block } else { 0 };
+    let rest = (of_blocks + 2 * state).max(if state > 0 { of_blocks * 5 / 4 } else { 0 });
+    let bytes = (of_running + rest).max(least);
     let config = EngineConfig {
         threads: 2,
         device: device(),

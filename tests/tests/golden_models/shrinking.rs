@@ -17,14 +17,24 @@ const CONTEXT: u32 = 512;
 const RUNNING: usize = 8;
 const REQUESTS: usize = 24;
 
+/// Lists that have an entry for each layer.
+const OF_EACH_LAYER: [&str; 3] = [
+    "layer_types",
+    "mlp_layer_types",
+    "num_attention_heads_per_layer",
+];
+
 /// A golden model, and behind its layers the same ones again.
 fn twice(name: &str) -> Value {
     let mut golden = golden(name);
     let config = golden["config"].as_object_mut().expect("a configuration");
     let layers = config["num_hidden_layers"].as_u64().expect("a number");
     config.insert("num_hidden_layers".into(), json!(2 * layers));
-    let kinds = config["layer_types"].as_array_mut().expect("kinds");
-    kinds.extend(kinds.clone());
+    for key in OF_EACH_LAYER {
+        if let Some(Value::Array(all)) = config.get_mut(key) {
+            all.extend(all.clone());
+        }
+    }
     if let Some(Value::Object(own)) = config.get_mut("per_layer_config") {
         let again = own.iter().map(|(layer, sizes)| {
             let layer: u64 = layer.parse().expect("a number");
@@ -122,4 +132,4 @@ macro_rules! shrinking {
     };
 }
 
-shrinking!(gemma3_text gemma4_text gpt_oss qwen3_5_text);
+shrinking!(gemma3_text gemma4_text gpt_oss laguna qwen3_5_text);

@@ -38,16 +38,19 @@ pub struct KeyScales {
 
 /// What models with key scales may have beyond a plain layer. Channels that do not rotate in pairs
 /// across the halves of a head could not share a λ.
-pub(super) const KEY_SCALE_FEATURES: [Feature; 24] = [
+pub(super) const KEY_SCALE_FEATURES: [Feature; 28] = [
     Feature::NoRope,
     Feature::Scale,
     Feature::Window,
+    Feature::Chunks,
     Feature::Sinks,
     Feature::SoftCap,
     Feature::WholeQkNorm,
     Feature::NormAfter,
     Feature::NormBoth,
     Feature::Experts,
+    Feature::WeightedInput,
+    Feature::RouterCap,
     Feature::ParallelMlp,
     Feature::GeluTanh,
     Feature::Relu2,
@@ -60,6 +63,7 @@ pub(super) const KEY_SCALE_FEATURES: [Feature; 24] = [
     Feature::NormBias,
     Feature::NormFromOne,
     Feature::EmbeddingMultiplier,
+    Feature::EmbeddingNorm,
     Feature::ResidualMultiplier,
     Feature::LogitMultiplier,
     Feature::LogitSoftCap,

@@ -234,7 +234,9 @@ impl LoadedModel {
         }
         for layer in &mut self.spec.layers {
             if let Mixer::Attention(attention) = &mut layer.mixer {
-                let grows = |growth: &QueryGrowth| max_positions > growth.interval as usize;
+                // The last position is one less than there are.
+                let last = u32::try_from(max_positions.saturating_sub(1)).unwrap_or(u32::MAX);
+                let grows = |growth: &QueryGrowth| growth.steps(last) > 0;
                 attention.query_growth = attention.query_growth.filter(grows);
             }
         }

@@ -28,7 +28,10 @@ pub(super) fn put_windows(
 pub(super) fn limit_to_windows(spec: &mut ModelSpec, device: &str) -> Option<String> {
     let layers = spec.layers.iter_mut();
     let windows = layers.filter_map(|layer| match &mut layer.mixer {
-        Mixer::Attention(attention) => attention.window.take(),
+        Mixer::Attention(attention) => {
+            attention.chunked = false;
+            attention.window.take()
+        }
         Mixer::Recurrent(_) | Mixer::None => None,
     });
     let window = windows.min()?;

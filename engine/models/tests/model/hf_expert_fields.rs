@@ -1,6 +1,6 @@
 //! Fields of families with experts, windows and convolutions that one or two of them have.
 
-use ebb_kernels::model::{ExpertActivation, Mlp, ModelSpec, RouterNorm, RouterScores};
+use ebb_kernels::model::{ExpertActivation, Mlp, ModelSpec, RouterNorm, RouterScores, Seen};
 use serde_json::{Value, json};
 
 use crate::hf_fields::{config, experts, open, refusal};
@@ -253,4 +253,107 @@ fn experts_of_gemma_4_are_beside_a_dense_mlp_as_wide_as_without_them() {
     without["num_experts"] = Value::Null;
     let sentence = refusal(&config("gemma4_text", experts(without)));
     assert!(sentence.contains("num_experts"), "{sentence}");
+}
+
+#[test]
+fn llama_4_attends_in_chunks_where_it_has_rope() {
+    let spec = tiny("llama4_text", json!({ "attention_chunk_size": 32 }));
+    assert_eq!(
+        ropes_and_experts(&spec),
+        (vec![true, true], vec![true, true])
+    );
+    let of_layer = spec.layers[0].experts().expect("a layer of experts");
+    assert!(of_layer.weighted_input && of_layer.shared.is_some());
+    let seen = |spec: &ModelSpec| [0, 1].map(|layer| spec.attention(layer).seen());
+    assert_eq!(seen(&spec), [Seen::chunk(32); 2]);
+    assert!(spec.attention(0).query_growth.is_none());
+    let older = json!({
+        "attention_chunk_size": 32, "no_rope_layers": [0, 1], "moe_layers": [1],
+        "attn_temperature_tuning": 4, "floor_scale": 16, "attn_scale": 0.5,
+    });
+    let spec = tiny("llama4_text", older);
+    assert_eq!(
+        ropes_and_experts(&spec),
+        (vec![false, true], vec![false, true])
+    );
+    assert_eq!(seen(&spec), [Seen::default(), Seen::chunk(32)]);
+    assert_eq!(spec.layers[0].intermediate(), 16384);
+    let growth = spec.attention(0).query_growth.expect("queries that grow");
+    assert_eq!((growth.beta, growth.interval), (0.5, 16));
+    assert_eq!(
+        [14, 15, 31].map(|position| growth.steps(position)),
+        [0, 1, 2]
+    );
+    assert!(spec.attention(1).query_growth.is_none());
+    for (fields, begin) in [
+        (
+            json!({ "attention_chunk_size": null }),
+            "`attention_chunk_size` is missing",
+        ),
+        (json!({ "no_rope_layers": [1] }), "`no_rope_layers` is 1"),
+        (json!({ "floor_scale": 0 }), "`floor_scale` is 0"),
+        (
+            json!({ "interleave_moe_layer_step": 0 }),
+            "`interleave_moe_layer_step` is 0",
+        ),
+    ] {
+        let sentence = refusal(&config("llama4_text", experts(fields)));
+        assert!(sentence.contains(begin), "{sentence}");
+    }
+}
+
+#[test]
+fn laguna_lists_heads_and_says_how_they_are_gated() {
+    let gate = |gating: Value| {
+        let spec = tiny("laguna", json!({ "gating": gating }));
+        let gate = spec.attention(1).output_gate.expect("gates");
+        (gate.softplus, gate.per_head)
+    };
+    assert_eq!(gate(Value::Null), (true, true));
+    assert_eq!(gate(json!(true)), (true, true));
+    assert_eq!(gate(json!("per-head")), (true, true));
+    assert_eq!(gate(json!("per-element")), (true, false));
+    let spec = tiny(
+        "laguna",
+        json!({
+            "num_attention_heads_per_layer": [4, 8], "sliding_window": 64,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "moe_router_logit_softcapping": 1.5,
+        }),
+    );
+    let layers = [0, 1].map(|layer| spec.attention(layer));
+    assert_eq!(
+        layers.map(|a| (a.q_heads, a.window)),
+        [(4, None), (8, Some(64))]
+    );
+    // As the class has them where the file does not say so.
+    let rotated = layers.map(|a| spec.ropes[a.rope.expect("RoPE")].rotary_dim());
+    assert_eq!(rotated, [layers[0].head_dim / 2, layers[0].head_dim]);
+    assert_eq!(ropes_and_experts(&spec).1, [false, true]);
+    let experts_of = spec.layers[1].experts().expect("a layer of experts");
+    assert_eq!(experts_of.router_cap, Some(1.5));
+    assert!(experts_of.routing.correction && experts_of.shared.is_some());
+    let uncapped = tiny("laguna", json!({ "moe_router_logit_softcapping": 0.0 }));
+    assert_eq!(
+        uncapped.layers[1].experts().expect("experts").router_cap,
+        None
+    );
+    for (fields, sentence) in [
+        (json!({ "gating": false }), "`gating` is false"),
+        (
+            json!({ "gating": "per-token" }),
+            "`gating` is \"per-token\"",
+        ),
+        (
+            json!({ "num_attention_heads_per_layer": [4] }),
+            "`num_attention_heads_per_layer` is 1",
+        ),
+        (
+            json!({ "moe_apply_router_weight_on_input": true }),
+            "`moe_apply_router_weight_on_input` is true",
+        ),
+    ] {
+        let refused = refusal(&config("laguna", experts(fields)));
+        assert!(refused.starts_with(sentence), "{refused}");
+    }
 }

@@ -4,7 +4,7 @@ use super::pages::PIECE;
 use super::rows::{MAX_ROWS, state_stride};
 use crate::BLOCK_TOKENS;
 use crate::backend::StepInput;
-use crate::model::HeadShape;
+use crate::model::{HeadShape, Seen};
 
 /// Query rows that go through the pages together: some rows of one sequence, and the query heads of
 /// some KV heads.
@@ -54,11 +54,11 @@ pub(super) struct Task {
     cost: u64,
 }
 
-/// The attention work of a step in layers of one window and shape of heads.
+/// The attention work of a step in layers whose queries see as much, of one shape of heads.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// Tokens that a query sees, itself included; all when absent.
-    window: Option<usize>,
+    /// Which tokens queries see.
+    seen: Seen,
     heads: Heads,
     pub(super) units: Vec<Unit>,
     pub(super) tasks: Vec<Task>,
@@ -89,22 +89,18 @@ impl From<HeadShape> for Heads {
     }
 }
 
-/// A plan for each window and shape of heads of a model's layers.
+/// A plan for each that layers of a model see and shape of heads.
 #[derive(Debug)]
 pub(crate) struct Plans(Vec<Plan>);
 
 impl Plans {
-    /// For layers of these windows and heads.
-    pub(crate) fn new(layers: impl Iterator<Item = (Option<usize>, Heads)>) -> Self {
+    /// For layers that see so much, of these heads.
+    pub(crate) fn new(layers: impl Iterator<Item = (Seen, Heads)>) -> Self {
         let mut layers: Vec<_> = layers.collect();
         layers.sort_unstable();
         layers.dedup();
         let plans = layers.into_iter();
-        Self(
-            plans
-                .map(|(window, heads)| Plan::new(window, heads))
-                .collect(),
-        )
+        Self(plans.map(|(seen, heads)| Plan::new(seen, heads)).collect())
     }
 
     /// Plans a checked step.
@@ -120,22 +116,22 @@ impl Plans {
         floats.max().unwrap_or(0)
     }
 
-    /// The plan of layers with this window and these heads.
+    /// The plan of layers that see so much, with these heads.
     ///
     /// # Panics
     /// If there is none.
-    pub(crate) fn of(&self, window: Option<usize>, heads: Heads) -> &Plan {
+    pub(crate) fn of(&self, seen: Seen, heads: Heads) -> &Plan {
         let mut plans = self.0.iter();
-        let found = plans.find(|plan| (plan.window, plan.heads) == (window, heads));
-        found.expect("a plan for each window and shape of heads of the layers")
+        let found = plans.find(|plan| (plan.seen, plan.heads) == (seen, heads));
+        found.expect("a plan for each that the layers see and shape of heads")
     }
 }
 
 impl Plan {
-    /// No work yet, of layers of which a query sees `window` tokens.
-    pub(crate) fn new(window: Option<usize>, heads: Heads) -> Self {
+    /// No work yet, of layers whose queries see so much.
+    pub(crate) fn new(seen: Seen, heads: Heads) -> Self {
         Self {
-            window,
+            seen,
             heads,
             ..Self::default()
         }
@@ -144,8 +140,7 @@ impl Plan {
     /// The first token that a query at `position` sees.
     #[inline(always)]
     pub(super) fn first_seen(&self, position: usize) -> usize {
-        let window = self.window.unwrap_or(usize::MAX);
-        (position + 1).saturating_sub(window)
+        self.seen.first(position)
     }
 
     /// Floats that the results over single blocks take.
@@ -247,10 +242,10 @@ mod tests {
     use crate::backend::SeqRows;
 
     fn plan(seqs: &[(u32, u32)], threads: usize) -> Plan {
-        windowed(None, seqs, threads)
+        seeing(Seen::default(), seqs, threads)
     }
 
-    fn windowed(window: Option<usize>, seqs: &[(u32, u32)], threads: usize) -> Plan {
+    fn seeing(seen: Seen, seqs: &[(u32, u32)], threads: usize) -> Plan {
         let mut input = StepInput::default();
         let mut first_row = 0;
         for (slot, &(position, rows)) in (0..).zip(seqs) {
@@ -267,22 +262,24 @@ mod tests {
             group: 3,
             head_dim: 64,
         };
-        let mut plan = Plan::new(window, heads);
+        let mut plan = Plan::new(seen, heads);
         plan.build(&input, threads);
         plan
     }
 
     #[test]
     fn tasks_cover_every_row_head_and_block_once() {
-        let windows = [None, Some(1), Some(130), Some(1000)];
-        for (threads, window) in [1, 2, 7].into_iter().flat_map(|t| windows.map(|w| (t, w))) {
+        let windows = [None, Some(1), Some(130), Some(1000)].map(Seen::window);
+        let all = [&windows[..], &[Seen::chunk(110), Seen::chunk(1024)]].concat();
+        let each = |threads| all.iter().map(move |seen| (threads, *seen));
+        for (threads, seen) in [1, 2, 7].into_iter().flat_map(each) {
             for seqs in [
                 &[(0, 100), (5000, 1), (127, 2), (128, 1), (300, 33)][..],
                 &[(8000, 1)],
                 &[(20, 1)],
                 &[(0, 2000)],
             ] {
-                let plan = windowed(window, seqs, threads);
+                let plan = seeing(seen, seqs, threads);
                 let count = |u: &Unit| u.rows * u.kv_heads;
                 let got: u32 = plan.units.iter().map(count).sum();
                 assert_eq!(got, seqs.iter().map(|s| s.1 * 3).sum());
@@ -316,7 +313,7 @@ mod tests {
         }
         assert_eq!(plan(&[(8000, 1)], 2).units.len(), 1);
         // Over a window as over a sequence of that many tokens.
-        let windowed = windowed(Some(1024), &[(8000, 1)], 4);
+        let windowed = seeing(Seen::window(Some(1024)), &[(8000, 1)], 4);
         let costs: Vec<_> = windowed.tasks.iter().map(|task| task.cost).collect();
         assert!(costs.len() >= 8, "{costs:?}");
         let least = plan(&[(1023, 1)], 4).partial_floats();

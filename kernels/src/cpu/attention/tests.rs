@@ -9,7 +9,7 @@ use crate::cpu::simd::Isa;
 use crate::cpu::threads::Pool;
 use crate::formats::{FormatId as F, RecordShape};
 use crate::kv::{KvArena, KvGeometry, KvLayout, Side};
-use crate::model::KvPlace;
+use crate::model::{KvPlace, Seen};
 
 const LAYERS: usize = 2;
 const KV_HEADS: usize = 2;
@@ -45,7 +45,7 @@ struct Sequence {
 /// What attention has beyond the plain.
 #[derive(Debug, Clone, Copy, Default)]
 struct Beyond {
-    window: Option<usize>,
+    seen: Seen,
     soft_cap: Option<f32>,
     sinks: bool,
 }
@@ -171,7 +171,7 @@ impl Sequence {
             rows: rows as u32,
             position: position as u32,
         });
-        let mut plan = Plan::new(self.beyond.window, self.heads);
+        let mut plan = Plan::new(self.beyond.seen, self.heads);
         plan.build(&input, threads);
         let most = max_query_rows(self.heads.group);
         let record_dim = self.heads.head_dim / self.parts;
@@ -213,7 +213,10 @@ impl Sequence {
         let rows = queries.chunks_exact(dim).enumerate().map(|(i, query)| {
             let head = i % q_heads / group;
             let seen = position + i / q_heads + 1;
-            let first = seen.saturating_sub(self.beyond.window.unwrap_or(TOKENS));
+            let first = match (self.beyond.seen.window, self.beyond.seen.chunked) {
+                (Some(chunk), true) => (seen - 1) / chunk * chunk,
+                (window, _) => seen.saturating_sub(window.unwrap_or(TOKENS)),
+            };
             let [keys, values] = [0, 1].map(|side: usize| {
                 let of_head = &self.held[side][head * TOKENS * dim..];
                 of_head[first * dim..seen * dim].chunks_exact(dim)
@@ -312,36 +315,56 @@ fn codes_give_the_attention_of_what_they_dequantise_to() {
     assert!(closest > 0.1, "{closest}");
 }
 
-/// Windows within a block, across blocks, of one token, and wider than the sequence; each of the
-/// others alone and with all.
-const BEYOND: [Beyond; 6] = [
+/// Chunks and windows within a block, across blocks, of one token, and wider than the sequence;
+/// each of the others alone and with all.
+const BEYOND: [Beyond; 10] = [
     Beyond {
-        window: Some(100),
+        seen: Seen::chunk(110),
         soft_cap: None,
         sinks: false,
     },
     Beyond {
-        window: Some(1),
+        seen: Seen::chunk(1),
         soft_cap: None,
         sinks: true,
     },
     Beyond {
-        window: None,
+        seen: Seen::chunk(128),
+        soft_cap: Some(3.0),
+        sinks: true,
+    },
+    Beyond {
+        seen: Seen::chunk(1000),
+        soft_cap: None,
+        sinks: false,
+    },
+    Beyond {
+        seen: Seen::window(Some(100)),
+        soft_cap: None,
+        sinks: false,
+    },
+    Beyond {
+        seen: Seen::window(Some(1)),
+        soft_cap: None,
+        sinks: true,
+    },
+    Beyond {
+        seen: Seen::window(None),
         soft_cap: Some(3.0),
         sinks: false,
     },
     Beyond {
-        window: None,
+        seen: Seen::window(None),
         soft_cap: None,
         sinks: true,
     },
     Beyond {
-        window: Some(200),
+        seen: Seen::window(Some(200)),
         soft_cap: Some(3.0),
         sinks: true,
     },
     Beyond {
-        window: Some(1000),
+        seen: Seen::window(Some(1000)),
         soft_cap: None,
         sinks: false,
     },
@@ -382,7 +405,7 @@ fn compare_with_oracle(sequence: &Sequence, of: &str) {
 
 #[test]
 fn bits_depend_on_no_company_thread_or_instruction_set() {
-    for beyond in [Beyond::default(), BEYOND[0], BEYOND[4]] {
+    for beyond in [Beyond::default(), BEYOND[0], BEYOND[4], BEYOND[8]] {
         bits_depend_on_no_company(beyond);
     }
 }

@@ -5,13 +5,15 @@ mod append;
 mod layer_inputs;
 mod logits;
 mod norm;
+mod open;
 mod rope;
 
 pub(crate) use activate::{Activate, activate_rows};
 pub(crate) use append::{HeadOps, RowPlace, rotate_back};
 pub(crate) use layer_inputs::{LayerInputs, open_layer_input};
 pub(crate) use logits::finish_logits;
-pub(crate) use norm::Norm;
+pub(crate) use norm::{Norm, Normalise};
+pub(crate) use open::open;
 pub(crate) use rope::RopeTable;
 
 use super::threads::{Pool, TaskPanic};

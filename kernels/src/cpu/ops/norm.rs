@@ -126,6 +126,20 @@ impl Norm<'_> {
     }
 }
 
+/// `x / sqrt(mean(x²) + eps)`, of one row.
+pub(crate) struct Normalise<'a> {
+    pub(crate) x: &'a mut [f32],
+    pub(crate) eps: f32,
+}
+
+impl Kernel for Normalise<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        rms_normalise(s, self.x, self.eps);
+    }
+}
+
 struct RowsInPlace<'a> {
     norm: Norm<'a>,
     x: &'a mut [f32],

@@ -1,4 +1,5 @@
-//! Attention of layers whose heads are parts of records: launches of `cuda/attention/parts.cu`.
+//! Attention of layers whose heads are several records, or are not as many as those that other
+//! kernels are loaded for: launches of `cuda/attention/parts.cu`.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::cuda::error::CudaError;
 use crate::cuda::params::{DevicePtr, KernelParams};
 use crate::cuda::plan::Windows;
 use crate::cuda::step::{PageTable, StepBuffers};
-use crate::model::{AttentionSpec, KvPlace, ModelSpec};
+use crate::model::{AttentionSpec, HeadShape, KvPlace, LayerSpec, ModelSpec};
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -46,14 +47,37 @@ const THREADS: u32 = 256;
 /// The widest head.
 pub(in crate::cuda) const PARTS_HEAD_DIM_MAX: usize = 512;
 
-/// The layers of a model whose heads are in parts.
-fn layers(spec: &ModelSpec) -> impl Iterator<Item = &AttentionSpec> {
+/// The heads of most layers whose heads are the records of a layer of the KV cache, if any are:
+/// what the other kernels attend with.
+pub(in crate::cuda) fn whole_heads(spec: &ModelSpec) -> Option<HeadShape> {
     let places = spec.kv_places();
-    let is_in_parts = move |layer: usize| places[layer].is_some_and(|place| !place.is_whole());
-    let of_parts = spec
-        .attentions()
-        .filter(move |(layer, _)| is_in_parts(*layer));
-    of_parts.map(|(_, attention)| attention)
+    let is_whole = |layer: usize| places[layer].is_some_and(|place| place.is_whole());
+    let whole = spec.attentions().filter(|(layer, _)| is_whole(*layer));
+    let shapes: Vec<_> = whole.map(|(_, attention)| attention.heads()).collect();
+    let count = |shape| shapes.iter().filter(|other| **other == shape).count();
+    // Of as many the first.
+    shapes
+        .iter()
+        .copied()
+        .rev()
+        .max_by_key(|shape| count(*shape))
+}
+
+/// Which layers of a model attend by these kernels.
+fn in_parts(spec: &ModelSpec) -> Vec<bool> {
+    let (places, whole) = (spec.kv_places(), whole_heads(spec));
+    let is_in_parts = |(layer, attention): (usize, Option<&AttentionSpec>)| {
+        let is_whole = places[layer].is_some_and(|place| place.is_whole());
+        attention.is_some_and(|attention| !is_whole || Some(attention.heads()) != whole)
+    };
+    let attentions = spec.layers.iter().map(LayerSpec::attention);
+    attentions.enumerate().map(is_in_parts).collect()
+}
+
+/// The attention of those.
+fn layers(spec: &ModelSpec) -> impl Iterator<Item = &AttentionSpec> {
+    let layers = spec.layers.iter().zip(in_parts(spec));
+    layers.filter_map(|(layer, is_in_parts)| layer.attention().filter(|_| is_in_parts))
 }
 
 /// Floats of the partial results of a unit, in the layer that has most.
@@ -80,11 +104,12 @@ pub(in crate::cuda) struct Parts {
     partial_o: DeviceBuffer<f32>,
     partial_ml: DeviceBuffer<f32>,
     multiprocessors: usize,
+    /// Which layers attend so.
+    layers: Vec<bool>,
 }
 
 impl Parts {
-    /// For steps that have up to `units` units in a decode plan; `None` if no layer has its heads
-    /// in parts.
+    /// For steps that have up to `units` units in a decode plan; `None` if no layer attends so.
     pub(in crate::cuda) fn new(
         device: &Arc<Device>,
         spec: &ModelSpec,
@@ -110,7 +135,13 @@ impl Parts {
             partial_o: DeviceBuffer::new(device, units * partial_floats(spec), what)?,
             partial_ml: DeviceBuffer::new(device, units * heads * 2, what)?,
             multiprocessors: device.multiprocessors(),
+            layers: in_parts(spec),
         }))
+    }
+
+    /// Whether a layer attends so.
+    pub(in crate::cuda) fn attends(&self, layer: usize) -> bool {
+        self.layers[layer]
     }
 
     /// Bytes that `new` allocates on the device, at most.
@@ -129,7 +160,7 @@ impl Parts {
         let PartsLayer {
             attention, place, ..
         } = layer;
-        let plan = step.decode(windows.plan(attention.window));
+        let plan = step.decode(windows.plan(attention.seen()));
         let geometry = arena.geometry();
         PartsParams {
             pages: step.page_table(arena),

@@ -3,13 +3,13 @@
 use crate::cuda::error::CudaError;
 use crate::cuda::params::DevicePtr;
 use crate::cuda::plan::Windows;
-use crate::model::AttentionSpec;
+use crate::model::{AttentionSpec, Seen};
 
 /// What a layer does with scores beside scaling them.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ScoreSpec {
-    /// [`AttentionSpec::window`].
-    pub window: Option<usize>,
+    /// [`AttentionSpec::window`] and [`AttentionSpec::chunked`]; chunks are powers of two.
+    pub seen: Seen,
     /// [`AttentionSpec::soft_cap`].
     pub soft_cap: Option<f32>,
     /// [`AttentionSpec::sinks`].
@@ -20,7 +20,7 @@ impl ScoreSpec {
     /// Of a layer's attention.
     pub(in crate::cuda) fn of(attention: &AttentionSpec) -> Self {
         Self {
-            window: attention.window,
+            seen: attention.seen(),
             soft_cap: attention.soft_cap,
             sinks: attention.sinks,
         }
@@ -33,7 +33,7 @@ impl ScoreSpec {
 
     /// Of layers.
     pub(in crate::cuda) fn windows(layers: &[Self]) -> Windows {
-        Windows::of(layers.iter().map(|layer| layer.window))
+        Windows::of(layers.iter().map(|layer| layer.seen))
     }
 }
 
@@ -77,15 +77,14 @@ pub(in crate::cuda) struct ScoredLayer {
 
 impl ScoredLayer {
     pub(in crate::cuda) fn params(&self) -> ScoreParams {
-        let ScoreSpec {
-            window, soft_cap, ..
-        } = self.scores;
+        let ScoreSpec { seen, soft_cap, .. } = self.scores;
+        let window = seen.window.and_then(|w| u32::try_from(w).ok());
         ScoreParams {
             sinks: self.sinks,
             cap: soft_cap.map_or(0.0, |cap| cap * std::f32::consts::LOG2_E),
             cap_exponent: soft_cap.map_or(0.0, |cap| 2.0 / cap),
-            window: window.map_or(u32::MAX, |w| u32::try_from(w).unwrap_or(u32::MAX)),
-            reserved: 0,
+            window: window.unwrap_or(u32::MAX),
+            chunk_mask: window.filter(|_| seen.chunked).map_or(0, |w| !(w - 1)),
         }
     }
 }
@@ -98,6 +97,6 @@ pub(in crate::cuda) struct ScoreParams {
     cap: f32,
     cap_exponent: f32,
     window: u32,
-    reserved: u32,
+    chunk_mask: u32,
 }
 const _: () = assert!(size_of::<ScoreParams>() == 24);

@@ -56,10 +56,11 @@ impl Forward {
                     let ops = &self.ops.layer_inputs;
                     ops.scale(stream, work.rows, scale, residual)?;
                 }
-                Op::OpenAttended => {
+                Op::OpenAttended(layer) => {
+                    let attention = (work.rows, self.spec.attention(layer));
                     let a = &mut self.activations;
                     let (gates, attended) = (&a.output_gate, &mut a.attended);
-                    self.ops.open_attended(stream, work.rows, gates, attended)?;
+                    self.ops.open_attended(stream, attention, gates, attended)?;
                 }
                 Op::Recur(layer) => self.recur(stream, work, layer)?,
                 Op::Gate(layer, activation) => {
@@ -244,8 +245,11 @@ impl Forward {
             scores: ScoreSpec::of(spec.attention(layer)),
             sinks: weights.sinks(spec, layer).map_or(0, |sinks| sinks.ptr()),
         };
+        let in_parts = parts.as_mut().filter(|parts| parts.attends(layer));
         let finishes = |decode| {
-            head_parts.is_none() && attention.finishes(step, decode, &of_layer, &scored.scores)
+            head_parts.is_none()
+                && in_parts.is_none()
+                && attention.finishes(step, decode, &of_layer, &scored.scores)
         };
         let queries = if work.decode.is_some_and(finishes) && !work.prefill {
             Queries::Projected(&of_layer, heads)
@@ -265,10 +269,7 @@ impl Forward {
             true => step.plan.turns.len(),
             false => 0,
         };
-        if !place.is_whole() {
-            let Some(parts) = parts else {
-                unreachable!("kernels were loaded for heads in parts");
-            };
+        if let Some(parts) = in_parts {
             let layer = PartsLayer {
                 attention: spec.attention(layer),
                 place,

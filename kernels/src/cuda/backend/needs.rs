@@ -153,7 +153,9 @@ mod tests {
     #[cfg(feature = "cuda-emulator")]
     #[test]
     fn a_backend_takes_what_it_was_said_to_need_and_no_step_takes_more() {
-        use crate::model::{GatedDeltaSpec, Mixer, QkNorm, RecurrentSpec, Rope, UniformModel};
+        use crate::model::{
+            GatedDeltaSpec, Mixer, OutputGate, QkNorm, RecurrentSpec, Rope, UniformModel,
+        };
 
         let mut spec = UniformModel {
             hidden: 256,
@@ -173,7 +175,7 @@ mod tests {
         }
         .spec();
         check_needs(&spec, 0);
-        spec.layers[0].attention_mut().output_gate = true;
+        spec.layers[0].attention_mut().output_gate = Some(OutputGate::SIGMOIDS);
         spec.layers[1].mixer = Mixer::Recurrent(RecurrentSpec::GatedDelta(GatedDeltaSpec {
             k_heads: 2,
             v_heads: 4,

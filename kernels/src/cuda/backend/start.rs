@@ -7,7 +7,7 @@ use super::activations::Activations;
 use super::{CudaBackend, Forward, LogitRows};
 use crate::backend::{BlockTables, StatePositions};
 use crate::cuda::arena::DeviceArena;
-use crate::cuda::attention::{Attention, DecodeWork, Parts, ScoreSpec, unit_columns};
+use crate::cuda::attention::{Attention, DecodeWork, Parts, ScoreSpec, unit_columns, whole_heads};
 use crate::cuda::codecs::{Codecs, Scratch};
 use crate::cuda::driver::{Device, Event, Stream};
 use crate::cuda::error::CudaError;
@@ -188,9 +188,9 @@ impl CudaBackend {
         )?;
         let arena = DeviceArena::of_layout(device, pages, config.frames, scratch.frames())?;
         let tables = capacity.tables(arena.pages(), config.frames);
-        // Heads in parts are read at 16 bit alone.
-        let reads = at_once == 1 && attention.take_formats(pages);
         let parts = Parts::new(device, &spec, attention.room(0))?;
+        // Heads in parts are read at 16 bit alone.
+        let reads = parts.is_none() && attention.take_formats(pages);
         let codecs = Codecs::new(device, pages, config.frames, scratch, reads)?;
         let mut step = StepBuffers::new(
             device,
@@ -358,14 +358,12 @@ pub(super) fn layers_at_once(spec: &ModelSpec) -> usize {
     places.map(|place| place.layers()).max().unwrap_or(1)
 }
 
-/// The heads that plans and kernels are made for: those of the first layer whose heads are the
-/// records of a layer of the KV cache. Where all are in parts, of records that share as many query
-/// heads as a KV head has at most.
+/// The heads that plans and kernels are made for ([`whole_heads`]). Where all are in parts, of
+/// records that share as many query heads as a KV head has at most.
 fn base_heads(spec: &ModelSpec) -> HeadSpec {
-    let places = spec.kv_places();
-    let is_whole = |layer: usize| places[layer].is_some_and(|place| place.is_whole());
+    let whole = whole_heads(spec);
     let mut attentions = spec.attentions();
-    if let Some((_, attention)) = attentions.find(|(layer, _)| is_whole(*layer)) {
+    if let Some((_, attention)) = attentions.find(|(_, a)| Some(a.heads()) == whole) {
         return HeadSpec::of(attention, &spec.ropes);
     }
     let groups = spec

@@ -189,6 +189,8 @@ struct AnyRopeAppendParams {
     norms_behind_rope: u32,
     growth_beta: f32,
     growth_interval: u32,
+    growth_offset: u32,
+    reserved: u32,
 }
 // SAFETY: field for field `ebb::AnyRopeAppendParams` of ops/rope_any.cu.
 unsafe impl KernelParams for AnyRopeAppendParams {}
@@ -436,6 +438,8 @@ impl HeadOps {
                 norms_behind_rope: u32::from(spec.norm == QkNorm::PerHeadBehindRope),
                 growth_beta: spec.growth.map_or(0.0, |growth| growth.beta),
                 growth_interval: spec.growth.map_or(0, |growth| growth.interval),
+                growth_offset: spec.growth.map_or(0, |growth| growth.from_one.into()),
+                reserved: 0,
             };
             self.any.launch(stream, grid, threads, &params)
         }
@@ -478,6 +482,7 @@ mod tests {
         let growth = QueryGrowth {
             beta: 0.1,
             interval: 16,
+            from_one: false,
         };
         let growing = HeadSpec {
             growth: Some(growth),

@@ -20,7 +20,7 @@ use crate::cuda::weights::Weights;
 use crate::model::ops::LinearName;
 use crate::model::{LayerSpec, LayerTensor, ModelSpec, RecurrentSpec};
 use conv::Conv;
-use params::{ConvParams, MambaNormParams, OpenParams, RuleParams, SeqStates};
+use params::{ConvParams, MambaNormParams, RuleParams, SeqStates};
 use rule::{HeadRule, RuleShape};
 
 /// Says which recurrences there are no kernels for.
@@ -51,36 +51,6 @@ pub(super) fn check(spec: &ModelSpec) -> Result<(), CudaError> {
         }
     }
     Ok(())
-}
-
-/// Opens what attention puts out.
-#[derive(Debug)]
-pub(super) struct OpenAttended(Kernel<OpenParams>);
-
-impl OpenAttended {
-    pub(super) fn new(device: &Arc<Device>) -> Result<Self, CudaError> {
-        device.kernel("open_attended", 0).map(Self)
-    }
-
-    /// Multiplies the first `count` values by the sigmoids of `gates`.
-    pub(super) fn run(
-        &self,
-        stream: &Stream,
-        count: usize,
-        gates: &DeviceBuffer<bf16>,
-        attended: &mut DeviceBuffer<bf16>,
-    ) -> Result<(), CudaError> {
-        assert!(count.is_multiple_of(8) && count <= gates.len().min(attended.len()));
-        let params = OpenParams {
-            attended: attended.ptr(),
-            gates: gates.ptr(),
-            count: count as u64,
-        };
-        let grid = (count.div_ceil(2048) as u32, 1);
-        // SAFETY: the buffers are the backend's and hold that many values; work of one stream runs
-        // in order.
-        unsafe { self.0.launch(stream, grid, 256, &params) }
-    }
 }
 
 /// What a recurrent layer reads and writes in a step.

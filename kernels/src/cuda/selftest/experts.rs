@@ -158,6 +158,12 @@ impl Layer {
             false => 0.0,
         };
         for Choice { expert, weight } in chosen {
+            // What an expert reads is rounded, too.
+            let weighted = |x: &f64| bf16::from_f32(*x as f32 * weight).to_f64();
+            let (x, weight) = match spec.weighted_input {
+                true => (x.iter().map(weighted).collect(), 1.0),
+                false => (x.clone(), weight),
+            };
             let first = expert as usize * inner;
             let act: Vec<f64> = (first..first + inner)
                 .map(|at| {
@@ -275,6 +281,11 @@ fn specs() -> Vec<(&'static str, ExpertsSpec)> {
         renormalised: true,
         scale: 2.5,
     };
+    let sigmoid = Routing {
+        scores: RouterScores::Sigmoid,
+        renormalised: false,
+        ..Routing::SOFTMAX_OF_CHOSEN
+    };
     let of_all = Routing {
         renormalised: false,
         ..Routing::SOFTMAX_OF_CHOSEN
@@ -338,6 +349,17 @@ fn specs() -> Vec<(&'static str, ExpertsSpec)> {
             ExpertsSpec {
                 per_token: 2,
                 routing: mixer,
+                ..plain.clone()
+            },
+        ),
+        (
+            "weighted inputs, sigmoids of capped scores, beside a shared one",
+            ExpertsSpec {
+                routing: sigmoid,
+                shared: shared(false),
+                biases: true,
+                router_cap: Some(1.5),
+                weighted_input: true,
                 ..plain.clone()
             },
         ),

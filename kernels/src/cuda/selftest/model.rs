@@ -19,9 +19,9 @@ use crate::cuda::{CudaBackend, CudaConfig, CudaError};
 use crate::kv::{KvLayout, Side};
 use crate::model::{
     Activation, AttentionSpec, ExpertActivation, ExpertsSpec, GatedDeltaSpec, LayerSpec,
-    LayerTensor, Mamba2Spec, Mixer, Mlp, ModelSpec, NormKind, NormPlace, PerLayerInputs, PlainMlp,
-    QkNorm, QueryGrowth, RecurrentSpec, Rope, RouterNorm, Routing, SharedExpert, ShortConvSpec,
-    TensorName, UniformModel, WeightSource,
+    LayerTensor, Mamba2Spec, Mixer, Mlp, ModelSpec, NormKind, NormPlace, OutputGate,
+    PerLayerInputs, PlainMlp, QkNorm, QueryGrowth, RecurrentSpec, Rope, RouterNorm, Routing,
+    SharedExpert, ShortConvSpec, TensorName, UniformModel, WeightSource,
 };
 
 /// Of models of three layers. The CPU keeps activations in f32, the device in bf16: some roundings
@@ -338,7 +338,7 @@ pub(super) fn check_recurrent(device: &Arc<Device>, report: &mut Report) -> Resu
         })
     };
     let short = |taps, bias| RecurrentSpec::ShortConv(ShortConvSpec { taps, bias });
-    spec.layers[0].attention_mut().output_gate = true;
+    spec.layers[0].attention_mut().output_gate = Some(OutputGate::SIGMOIDS);
     let attention = spec.layers[0].clone();
     let recurrences = [
         delta(2, 4, 48, 40, 4),
@@ -443,7 +443,7 @@ fn nemotron_h(spec: &mut ModelSpec) {
 type Change = fn(&mut ModelSpec);
 
 /// What families have beyond plain layers: name, head_dim, changes.
-const FAMILIES: [(&str, usize, Change); 14] = [
+const FAMILIES: [(&str, usize, Change); 19] = [
     // Each with one of the parts that round most.
     ("Nemotron-H, with Mamba-2", 128, |spec| {
         nemotron_h(spec);
@@ -458,6 +458,15 @@ const FAMILIES: [(&str, usize, Change); 14] = [
     ("Gemma 4, narrow heads shared", 64, |spec| {
         gemma4(spec);
         spec.layers.truncate(3);
+    }),
+    // Chunks of heads in parts, which no family has.
+    ("Gemma 4 in chunks", 64, |spec| {
+        gemma4(spec);
+        spec.layers.truncate(3);
+        for layer in &mut spec.layers {
+            let attention = layer.attention_mut();
+            (attention.window, attention.chunked) = (Some(64), true);
+        }
     }),
     ("Gemma 4, wide heads shared", 64, |spec| {
         gemma4(spec);
@@ -516,11 +525,54 @@ const FAMILIES: [(&str, usize, Change); 14] = [
             layer.attention_mut().qk_norm = QkNorm::PerHeadBehindRope;
         }
     }),
+    ("nanochat", 128, |spec| {
+        spec.embedding_multiplier = 0.01;
+        spec.embedding_norm = true;
+        spec.ropes[0].inv_freq.iter_mut().for_each(|f| *f = -*f);
+    }),
+    ("Llama 4", 128, |spec| {
+        let last = spec.layers.len() - 1;
+        for (index, layer) in spec.layers.iter_mut().enumerate() {
+            let attention = layer.attention_mut();
+            if index < last {
+                (attention.window, attention.chunked) = (Some(64), true);
+                attention.qk_norm = QkNorm::PerHeadBehindRope;
+                continue;
+            }
+            attention.rope = None;
+            attention.query_growth = Some(QueryGrowth {
+                beta: 0.3,
+                interval: 16,
+                from_one: true,
+            });
+        }
+    }),
+    // A gate for each channel; not in all layers, as gates are rounded, too.
+    ("Laguna", 64, |spec| {
+        for layer in [0, 2] {
+            spec.layers[layer].attention_mut().output_gate = Some(OutputGate {
+                softplus: true,
+                per_head: false,
+            });
+        }
+    }),
+    ("Laguna, layers of more query heads", 64, |spec| {
+        for (layer, times) in spec.layers.iter_mut().zip([2, 1, 1]) {
+            let attention = layer.attention_mut();
+            attention.q_heads *= times;
+            attention.output_gate = Some(OutputGate {
+                softplus: true,
+                per_head: true,
+            });
+        }
+        spec.layers[2].attention_mut().window = Some(50);
+    }),
     ("Ministral 3", 128, |spec| {
         for layer in &mut spec.layers {
             layer.attention_mut().query_growth = Some(QueryGrowth {
                 beta: 0.3,
                 interval: 16,
+                from_one: false,
             });
         }
     }),

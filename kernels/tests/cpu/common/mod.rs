@@ -7,8 +7,8 @@ use std::convert::Infallible;
 
 use ebb_kernels::bf16;
 use ebb_kernels::model::{
-    ExpertsSpec, GatedDeltaSpec, LayerTensor, Mixer, Mlp, ModelSpec, QkNorm, RecurrentSpec, Rope,
-    Routing, ShortConvSpec, TensorName, UniformModel, WeightSource,
+    ExpertsSpec, GatedDeltaSpec, LayerTensor, Mixer, Mlp, ModelSpec, OutputGate, QkNorm,
+    RecurrentSpec, Rope, Routing, ShortConvSpec, TensorName, UniformModel, WeightSource,
 };
 
 /// A deterministic stream of numbers.
@@ -114,7 +114,7 @@ pub(crate) fn hybrid(spec: &mut ModelSpec) {
         norm_eps: 1e-5,
         doubled: false,
     }));
-    spec.layers[1].attention_mut().output_gate = true;
+    spec.layers[1].attention_mut().output_gate = Some(OutputGate::SIGMOIDS);
     spec.layers[2].mixer = Mixer::Recurrent(RecurrentSpec::ShortConv(ShortConvSpec {
         taps: 3,
         bias: true,

@@ -136,7 +136,8 @@ impl<W: WeightSource> Oracle<W> {
         if let Some((growth, position)) = attention.query_growth.zip(position)
             && weight == L::Q
         {
-            let steps = f64::from(position as u32 / growth.interval);
+            let counted = position as u32 + u32::from(growth.from_one);
+            let steps = f64::from(counted / growth.interval);
             let factor = 1.0 + f64::from(growth.beta) * (1.0 + steps).ln();
             out.iter_mut().for_each(|x| *x *= factor);
         }
@@ -170,6 +171,11 @@ impl<W: WeightSource> Oracle<W> {
         let mut x = embedding[token as usize * hidden..][..hidden].to_vec();
         let multiplier = f64::from(self.spec.embedding_multiplier);
         x.iter_mut().for_each(|x| *x *= multiplier);
+        if self.spec.embedding_norm {
+            let mean = x.iter().map(|x| x * x).sum::<f64>() / hidden as f64;
+            let scale = 1.0 / (mean + f64::from(self.spec.norm_eps)).sqrt();
+            x.iter_mut().for_each(|x| *x *= scale);
+        }
         let inputs = self.layer_inputs(token, &x);
         let residual = f64::from(self.spec.residual_multiplier);
         for layer in 0..self.spec.layers.len() {
@@ -349,6 +355,9 @@ impl<W: WeightSource> Oracle<W> {
             let bias = self.tensor(name(L::RouterBias));
             scores.iter_mut().zip(bias).for_each(|(s, b)| *s += b);
         }
+        if let Some(cap) = spec.router_cap.map(f64::from) {
+            scores.iter_mut().for_each(|s| *s = cap * (*s / cap).tanh());
+        }
         let correction = match spec.routing.correction {
             true => {
                 let both = self.tensor(name(L::RouterCorrection));
@@ -364,8 +373,20 @@ impl<W: WeightSource> Oracle<W> {
         }
         let mut out = vec![0.0; h.len()];
         let has_gates = spec.activation.is_gated();
-        let gate = has_gates.then(|| self.matmul(name(L::ExpertGate), h));
-        let up = self.matmul(name(L::ExpertUp), h);
+        let mut gate = has_gates.then(|| self.matmul(name(L::ExpertGate), h));
+        let mut up = self.matmul(name(L::ExpertUp), h);
+        if spec.weighted_input {
+            // Products of a weighted input are weighted products.
+            for (expert, weight) in weights.iter_mut().enumerate() {
+                let of_expert = expert * spec.intermediate..(expert + 1) * spec.intermediate;
+                for product in gate.iter_mut().chain([&mut up]) {
+                    product[of_expert.clone()]
+                        .iter_mut()
+                        .for_each(|x| *x *= *weight);
+                }
+                *weight = f64::from(u8::from(*weight != 0.0));
+            }
+        }
         let down = self.tensor(name(L::ExpertDown));
         let inner = spec.intermediate;
         let biases = spec.biases.then(|| {
@@ -590,7 +611,10 @@ impl<W: WeightSource> Oracle<W> {
         }
         let sinks = spec.sinks.then(|| self.tensor(name(L::Sinks)));
         let [keys, values] = &self.cache[owner];
-        let first = (position + 1).saturating_sub(spec.window.unwrap_or(usize::MAX));
+        let first = match (spec.window, spec.chunked) {
+            (Some(chunk), true) => position / chunk * chunk,
+            (window, _) => (position + 1).saturating_sub(window.unwrap_or(usize::MAX)),
+        };
         let (keys, values) = (&keys[first..], &values[first..]);
         let mut attended = vec![];
         for (h, q) in q.chunks_exact(dim).enumerate() {
@@ -613,10 +637,16 @@ impl<W: WeightSource> Oracle<W> {
                 sum / total
             }));
         }
-        if spec.output_gate {
+        if let Some(gate) = spec.output_gate {
             let gates = self.matmul(name(L::OutputGate), h);
-            let opened = attended.iter_mut().zip(gates);
-            opened.for_each(|(x, gate)| *x *= sigmoid(gate));
+            let channels = attended.len() / gates.len();
+            for (channel, x) in attended.iter_mut().enumerate() {
+                let product = gates[channel / channels];
+                *x *= match gate.softplus {
+                    true => product.exp().ln_1p(),
+                    false => sigmoid(product),
+                };
+            }
         }
         let mut o = self.matmul(name(L::O), &attended);
         if spec.o_bias {

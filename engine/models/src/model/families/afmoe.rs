@@ -2,7 +2,7 @@
 //! four layers, which alone have RoPE, and experts chosen by sigmoids with a correction.
 
 use ebb_kernels::model::{
-    LayerTensor, ModelSpec, NormPlace, QkNorm, RouterScores, Routing, TensorName,
+    LayerTensor, ModelSpec, NormPlace, OutputGate, QkNorm, RouterScores, Routing, TensorName,
 };
 
 use super::{Family, GgufFamily, StoredTensor, TextType, glm4_moe, llama_gguf};
@@ -112,7 +112,7 @@ fn finish(spec: &mut ModelSpec, sliding: &[bool]) {
     for (layer, is_sliding) in spec.layers.iter_mut().zip(sliding) {
         (layer.mixer_norm, layer.mlp_norm) = (NormPlace::Both, NormPlace::Both);
         let attention = layer.attention_mut();
-        attention.output_gate = true;
+        attention.output_gate = Some(OutputGate::SIGMOIDS);
         attention.rope = attention.rope.filter(|_| *is_sliding);
     }
 }

@@ -23,14 +23,15 @@ pub(super) const SLIDING_BASE: f64 = 10_000.0;
 pub(super) static FAMILY: Family = Family {
     name: "gemma4_text",
     hf_class: "Gemma4ForCausalLM",
-    hf_text: &[TextType {
-        model_types: &["gemma4_text"],
-        sizes: r#"{
+    hf_text: &[
+        TextType {
+            model_types: &["gemma4_text"],
+            sizes: r#"{
             "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
             "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262144,
             "max_position_embeddings": 131072
         }"#,
-        constants: r#"{
+            constants: r#"{
             "head_dim": 256, "tie_word_embeddings": true, "sliding_window": 512,
             "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144,
             "rope_parameters": {
@@ -41,7 +42,28 @@ pub(super) static FAMILY: Family = Family {
                 }
             }
         }"#,
-    }],
+        },
+        // Gemma 4 without inputs of layers and experts.
+        TextType {
+            model_types: &["gemma4_unified_text"],
+            sizes: r#"{
+            "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
+            "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262144,
+            "max_position_embeddings": 262144
+        }"#,
+            constants: r#"{
+            "head_dim": 256, "tie_word_embeddings": true, "sliding_window": 1024,
+            "use_bidirectional_attention": "vision",
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                "full_attention": {
+                    "rope_type": "proportional", "partial_rotary_factor": 0.25,
+                    "rope_theta": 1000000.0
+                }
+            }
+        }"#,
+        },
+    ],
     hf_spec: |config| {
         // Images alone are seen from both sides where this is "vision".
         if config.text("use_bidirectional_attention")? != Some("vision") {

@@ -5,6 +5,7 @@ use ebb_kernels::model::{Activation, LayerSpec, LayerTensor, Mixer, RecurrentSpe
 
 use super::{Family, StoredTensor, TextType, granite, granitemoeshared, mamba};
 use crate::model::error::Refusal;
+use crate::model::hf::config::LINEAR;
 
 const EXPERTS: &str = "num_local_experts";
 const GATE_UP: &[LayerTensor] = &[LayerTensor::Gate, LayerTensor::Up];
@@ -42,7 +43,7 @@ pub(super) static FAMILY: Family = Family {
                 return Err(Refusal::unsupported(ROPE, found, "rope, nope"));
             }
         }
-        let attention = config.attention_layers(spec.layers.len(), &["mamba"])?;
+        let attention = config.attention_layers(spec.layers.len(), &["mamba", LINEAR])?;
         let mut rest = attention.unwrap_or_default().into_iter();
         let is_silu = |layer: &LayerSpec| layer.activation() == Activation::Silu;
         if !spec.layers.iter().all(is_silu) {

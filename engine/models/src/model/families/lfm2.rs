@@ -7,7 +7,7 @@ use ebb_kernels::model::{
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::gguf::config::{GgufConfig, SHORT_CONV_TAPS};
-use crate::model::hf::config::{HfConfig, HfDefaults};
+use crate::model::hf::config::{HfConfig, HfDefaults, LINEAR};
 
 pub(super) static FAMILY: Family = Family {
     name: "lfm2",
@@ -123,7 +123,7 @@ fn hf_spec(config: &HfConfig) -> Result<ModelSpec, Refusal> {
     model.intermediate = intermediate(config, model.intermediate)?;
     let mut spec = model.spec();
     let layers = spec.layers.len();
-    let attention = match config.attention_layers(layers, &["conv"])? {
+    let attention = match config.attention_layers(layers, &["conv", LINEAR])? {
         Some(attention) => attention,
         None => {
             let indices = config.sizes("full_attn_idxs")?;

@@ -7,6 +7,7 @@ use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
 use crate::model::gguf::config::SHORT_CONV_TAPS;
 use crate::model::gguf::experts::{DENSE_LAYERS, EXPERT_WIDTH, EXPERTS, GATING};
+use crate::model::hf::config::LINEAR;
 
 pub(super) static FAMILY: Family = Family {
     name: "lfm2_moe",
@@ -26,7 +27,7 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let mut spec = lfm2::model(config)?.spec();
-        let kinds = config.attention_layers(spec.layers.len(), &["conv"])?;
+        let kinds = config.attention_layers(spec.layers.len(), &["conv", LINEAR])?;
         let kinds = kinds.ok_or_else(|| Refusal::Missing("layer_types".to_owned()))?;
         lfm2::put_convolutions(config, &mut spec, &kinds)?;
         let routing = Routing {

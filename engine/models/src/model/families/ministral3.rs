@@ -50,6 +50,7 @@ pub(super) static FAMILY: Family = Family {
             layer.attention_mut().query_growth = Some(QueryGrowth {
                 beta: beta as f32,
                 interval: interval as u32,
+                from_one: false,
             });
         }
         Ok(spec)

@@ -9,6 +9,7 @@ use ebb_kernels::model::{
 use super::{Family, StoredTensor, TextType, mamba};
 use crate::model::error::Refusal;
 use crate::model::hf::config::{HfConfig, HfDefaults};
+use crate::model::tensors::layer_count;
 
 /// What a layer is, in the text that older files have, and by name.
 const MAMBA: char = 'M';
@@ -59,7 +60,7 @@ pub(super) static FAMILY: Family = Family {
             true => Some(experts(config)?),
             false => None,
         };
-        model.layers = kinds.len();
+        model.layers = layer_count(kinds.len())?;
         let mut spec = model.spec();
         for (layer, kind) in spec.layers.iter_mut().zip(kinds) {
             match (kind, &experts) {

@@ -8,7 +8,7 @@ use ebb_kernels::model::{
 use super::qwen3_next::FULL_INTERVAL;
 use super::{Family, StoredTensor, TextType, llama_hf};
 use crate::model::error::Refusal;
-use crate::model::hf::config::HfDefaults;
+use crate::model::hf::config::{HfDefaults, LINEAR};
 
 /// That of the norm behind the delta rule, whatever the other norms have.
 const DELTA_EPS: f32 = 1e-5;
@@ -57,7 +57,7 @@ pub(super) static FAMILY: Family = Family {
             }
             attention
         };
-        let attention = config.attention_layers(layers, &[])?;
+        let attention = config.attention_layers(layers, &[LINEAR])?;
         let attention = attention.unwrap_or_else(by_interval);
         let has_rope = config.has_rope_base()?;
         let mut spec = model.spec();

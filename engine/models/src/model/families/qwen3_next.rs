@@ -2,15 +2,15 @@
 //! gate behind it; experts everywhere, and one beside them that every token goes through.
 
 use ebb_kernels::model::{
-    Activation, GatedDeltaSpec, LayerTensor, Mixer, ModelSpec, QkNorm, RecurrentSpec, TensorName,
-    UniformModel,
+    Activation, GatedDeltaSpec, LayerTensor, Mixer, ModelSpec, OutputGate, QkNorm, RecurrentSpec,
+    TensorName, UniformModel,
 };
 
 use super::qwen3_next_gguf::{EXPERT_KEYS, KEYS, gguf_spec, gguf_tensor, older, put_gguf_experts};
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::gguf::experts::EXPERTS;
-use crate::model::hf::config::{HfConfig, HfDefaults};
+use crate::model::hf::config::{HfConfig, HfDefaults, LINEAR};
 
 /// One layer of so many has attention, unless the configuration says otherwise.
 pub(super) const FULL_INTERVAL: usize = 4;
@@ -107,7 +107,7 @@ pub(super) fn hybrid(config: &HfConfig) -> Result<ModelSpec, Refusal> {
     let layers = model.layers;
     let interval = config.interval("full_attention_interval", FULL_INTERVAL)?;
     let by_interval = || (1..=layers).map(|layer| layer % interval == 0).collect();
-    let attention = config.attention_layers(layers, &[])?;
+    let attention = config.attention_layers(layers, &[LINEAR])?;
     let attention: Vec<_> = attention.unwrap_or_else(by_interval);
     Ok(spec(model, delta, &attention))
 }
@@ -118,7 +118,7 @@ pub(super) fn spec(model: UniformModel, delta: GatedDeltaSpec, attention: &[bool
     spec.norms.from_one = true;
     for (layer, has_attention) in spec.layers.iter_mut().zip(attention) {
         match has_attention {
-            true => layer.attention_mut().output_gate = true,
+            true => layer.attention_mut().output_gate = Some(OutputGate::SIGMOIDS),
             false => layer.mixer = Mixer::Recurrent(RecurrentSpec::GatedDelta(delta)),
         }
     }

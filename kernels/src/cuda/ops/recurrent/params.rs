@@ -2,16 +2,6 @@
 
 use crate::cuda::params::{DevicePtr, KernelParams};
 
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct OpenParams {
-    pub(super) attended: DevicePtr,
-    pub(super) gates: DevicePtr,
-    pub(super) count: u64,
-}
-// SAFETY: field for field `ebb::OpenParams` of ops/recurrent.cu.
-unsafe impl KernelParams for OpenParams {}
-
 /// `ebb::SeqStates` of ops/recurrent.cuh.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]

@@ -34,6 +34,7 @@ const PLAIN: HeadOptions = HeadOptions {
 const GROWTH: QueryGrowth = QueryGrowth {
     beta: 0.3,
     interval: 16,
+    from_one: false,
 };
 
 const KEYS: Rotation = Rotation { k: true, v: false };
@@ -236,7 +237,7 @@ impl Finished {
             let (q, kv) = row.split_at(q_width);
             let (k, v) = kv.split_at(kv_width);
             let growth = options.growth.map_or(1.0, |growth| {
-                let steps = position as u32 / growth.interval;
+                let steps = growth.steps(position as u32);
                 1.0 + f64::from(growth.beta) * f64::from(steps).ln_1p()
             });
             for (x, weights, growth, first, out) in [

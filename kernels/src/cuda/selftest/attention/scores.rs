@@ -15,6 +15,7 @@ use crate::cuda::{
     DECODE_VARIANTS, DecodeVariant, Device, PREFILL_VARIANTS, PrefillVariant, ScoreSpec, SplitRule,
 };
 use crate::kv::Side;
+use crate::model::Seen;
 
 /// What a case does with scores, and the sinks of its query heads, if they have any.
 #[derive(Debug, Clone, Default)]
@@ -32,7 +33,7 @@ impl Scoring {
     ) -> Self {
         Self {
             spec: ScoreSpec {
-                window,
+                seen: Seen::window(window),
                 soft_cap,
                 sinks: sinks.is_some(),
             },
@@ -40,10 +41,18 @@ impl Scoring {
         }
     }
 
+    /// The same of a chunk of the window's length.
+    pub(in crate::cuda::selftest) fn chunked(mut self) -> Self {
+        self.spec.seen.chunked = true;
+        self
+    }
+
     /// The first token that one at `position` sees.
     pub(in crate::cuda::selftest) fn first_seen(&self, position: usize) -> usize {
-        let window = self.spec.window.unwrap_or(usize::MAX);
-        (position + 1).saturating_sub(window)
+        match (self.spec.seen.window, self.spec.seen.chunked) {
+            (Some(chunk), true) => position / chunk * chunk,
+            (window, _) => (position + 1).saturating_sub(window.unwrap_or(usize::MAX)),
+        }
     }
 
     /// Cap and sink of a query head.
@@ -56,11 +65,12 @@ impl Scoring {
 impl std::fmt::Display for Scoring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let ScoreSpec {
-            window,
+            seen,
             soft_cap,
             sinks,
         } = self.spec;
-        match window {
+        match seen.window {
+            Some(chunk) if seen.chunked => write!(f, "chunk {chunk}")?,
             Some(window) => write!(f, "window {window}")?,
             None => f.write_str("no window")?,
         }
@@ -86,7 +96,7 @@ const DECODED: [(usize, usize); 8] = [
 const PREFILLED: [(usize, usize); 6] = [(0, 2), (0, 65), (15, 40), (127, 130), (300, 1), (900, 37)];
 
 /// Windows within a tile, a sub-block, a block, at their edges, of several units, and beyond
-/// sequences; some with caps and sinks, which also come alone.
+/// sequences; some with caps and sinks, which also come alone. Chunks likewise.
 pub(super) fn scorings(q_heads: usize) -> Vec<Scoring> {
     let windows = [
         (Some(1), None, None),
@@ -101,7 +111,18 @@ pub(super) fn scorings(q_heads: usize) -> Vec<Scoring> {
         (None, Some(3.0), None),
         (None, None, Some(q_heads)),
     ];
-    windows.map(|(w, c, s)| Scoring::new(w, c, s)).to_vec()
+    let windows = windows.map(|(w, c, s)| Scoring::new(w, c, s)).into_iter();
+    let chunks = [
+        (1, None, None),
+        (16, None, Some(q_heads)),
+        (64, Some(3.0), None),
+        (128, None, None),
+        (256, None, Some(q_heads)),
+        (1024, Some(20.0), None),
+        (1 << 40, None, None),
+    ];
+    let chunks = chunks.map(|(w, c, s)| Scoring::new(Some(w), c, s).chunked());
+    windows.chain(chunks).collect()
 }
 
 pub(in crate::cuda::selftest) fn check(

@@ -44,15 +44,16 @@ fn check_group(
         (None, Some(3.0), Some(q_heads)),
     ] {
         let scoring = Scoring::new(window, cap, sinks);
-        let mut rng = Rng(90);
-        let any = |_, _| pages.any(&mut rng);
-        let case = Case::new(pages, group, &LENGTHS, 4.0, any, 91).scored(scoring.clone());
-        let name = format!("decode of mixed blocks, {pages} group {group}, {scoring}");
-        report.check(&name, case.run(device)?, ATTENTION_LIMIT);
-        if window == Some(1000) {
-            let name = format!("the same in units of {CUT} blocks");
-            report.check(&name, case.run_cut(device, Some(CUT))?, ATTENTION_LIMIT);
-        }
+        check_scoring(device, report, (pages, group), scoring)?;
+    }
+    for (chunk, cap, sinks) in [
+        (1, None, None),
+        (64, None, Some(q_heads)),
+        (128, Some(3.0), None),
+        (1024, None, Some(q_heads)),
+    ] {
+        let scoring = Scoring::new(Some(chunk), cap, sinks).chunked();
+        check_scoring(device, report, (pages, group), scoring)?;
     }
     // Each format at the edge of a window that ends within a block, before outputs are rounded.
     let mut next = 0..;
@@ -66,6 +67,25 @@ fn check_group(
     let company = case.changed_by_company(device, Some(CUT))?;
     let name = format!("bits alone and in a batch, {pages} group {group}, {scoring}");
     report.check(&name, company, 0.0);
+    Ok(())
+}
+
+/// Decodes, and if several blocks are seen also in units of few.
+fn check_scoring(
+    device: &Arc<Device>,
+    report: &mut Report,
+    (pages, group): (Formats, usize),
+    scoring: Scoring,
+) -> Result<(), ProbeError> {
+    let mut rng = Rng(90);
+    let any = |_, _| pages.any(&mut rng);
+    let case = Case::new(pages, group, &LENGTHS, 4.0, any, 91).scored(scoring.clone());
+    let name = format!("decode of mixed blocks, {pages} group {group}, {scoring}");
+    report.check(&name, case.run(device)?, ATTENTION_LIMIT);
+    if matches!(scoring.spec.seen.window, Some(1000 | 1024)) {
+        let name = format!("the same in units of {CUT} blocks");
+        report.check(&name, case.run_cut(device, Some(CUT))?, ATTENTION_LIMIT);
+    }
     Ok(())
 }
 
