@@ -448,9 +448,20 @@ fn fields_that_ask_for_another_computation_are_refused() {
         (
             "granitemoehybrid",
             "layer_types",
-            json!(["mamba", "attention"]),
+            json!(["mamba", "sliding_attention"]),
         ),
-        ("granitemoehybrid", "layer_types", Value::Null),
+        ("bamba", "mamba_proj_bias", json!(true)),
+        ("bamba", "mamba_d_head", json!(7)),
+        ("bamba", "time_step_limit", json!([1.0, 0.5])),
+        ("bamba", "time_step_limit", json!([0.1])),
+        ("nemotron_h", "moe_latent_size", json!(32)),
+        ("nemotron_h", "mlp_hidden_act", json!("silu")),
+        ("nemotron_h", "mamba_hidden_act", json!("gelu")),
+        ("nemotron_h", "use_bias", json!(true)),
+        ("nemotron_h", "mlp_bias", json!(true)),
+        ("nemotron_h", "layers_block_type", json!(["moe", "mamba2"])),
+        ("nemotron_h", "layers_block_type", Value::Null),
+        ("nemotron_h", "hybrid_override_pattern", json!("M*X-")),
         (
             "granitemoehybrid",
             "position_embedding_type",
@@ -476,7 +487,9 @@ fn fields_that_ask_for_another_computation_are_refused() {
         ("granite", "residual_multiplier", json!(-1.0)),
         ("granite_swa", "layer_rope_theta", json!([10000.0])),
     ] {
-        let (file, sentence) = with_fields(family, json!({ field: value })).refusal();
+        // Mamba-2's heads have to fit the tiny model.
+        let fields = json!({ field: value, "mamba_n_heads": 8 });
+        let (file, sentence) = with_fields(family, fields).refusal();
         assert_eq!(file, "config.json");
         let names = [field, "logit multiplier", "residual multiplier"];
         assert!(
@@ -498,12 +511,12 @@ fn what_is_not_supported_is_refused_by_name() {
     assert_eq!(
         sentence("model_type", json!("gpt2")),
         "`model_type` is \"gpt2\", which is not supported; supported: \
-         afmoe, apertus, arcee, aria_text, cohere, cohere2, cohere2_moe, cwm, dots1, ernie4_5, \
+         afmoe, apertus, arcee, aria_text, bamba, cohere, cohere2, cohere2_moe, cwm, dots1, ernie4_5, \
          ernie4_5_moe, exaone4, exaone_moe, flex_olmo, gemma, gemma2, gemma3_text, gemma4_text, \
          glm, glm4, glm4_moe, gpt_oss, granite, granite_swa, granitemoe, granitemoe_swa, \
          granitemoehybrid, granitemoeshared, helium, hunyuan_v1_dense, hunyuan_v1_moe, hy_v3, \
          hyperclovax, jais2, laguna, lfm2, lfm2_moe, llama, llama4_text, mellum, minimax_m2, \
-         ministral, ministral3, mistral, mixtral, nanochat, nemotron, olmo, olmo2, olmo3, \
+         ministral, ministral3, mistral, mixtral, nanochat, nemotron, nemotron_h, olmo, olmo2, olmo3, \
          olmo_hybrid, olmoe, phi, phi3, phimoe, qwen2, qwen2_moe, qwen3, qwen3_5_moe_text, \
          qwen3_5_text, qwen3_moe, qwen3_next, qwen3_vl_moe_text, qwen3_vl_text, seed_oss, \
          smollm3, solar_open, stablelm, starcoder2, vaultgemma"

@@ -4,7 +4,7 @@ use ebb_kernels::model::{Activation, LayerTensor, Mixer, RecurrentSpec, TensorNa
 
 use super::{Family, StoredTensor, TextType, llama_hf, mamba};
 use crate::model::error::Refusal;
-use crate::model::hf::config::{HfDefaults, LINEAR};
+use crate::model::hf::config::{ATTENTION, HfDefaults, LINEAR};
 
 pub(super) static FAMILY: Family = Family {
     name: "bamba",
@@ -34,7 +34,7 @@ pub(super) static FAMILY: Family = Family {
         let layers = spec.layers.len();
         let indices = config.sizes("attn_layer_indices")?.unwrap_or_default();
         let by_indices = || (0..layers).map(|layer| indices.contains(&layer)).collect();
-        let attention = config.attention_layers(layers, &["mamba", LINEAR])?;
+        let attention = config.attention_layers(layers, &[LINEAR, "mamba", ATTENTION])?;
         let attention: Vec<_> = attention.unwrap_or_else(by_indices);
         for (layer, has_attention) in spec.layers.iter_mut().zip(attention) {
             if !has_attention {

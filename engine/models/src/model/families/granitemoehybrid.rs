@@ -5,7 +5,7 @@ use ebb_kernels::model::{Activation, LayerSpec, LayerTensor, Mixer, RecurrentSpe
 
 use super::{Family, StoredTensor, TextType, granite, granitemoeshared, mamba};
 use crate::model::error::Refusal;
-use crate::model::hf::config::LINEAR;
+use crate::model::hf::config::{ATTENTION, LINEAR};
 
 const EXPERTS: &str = "num_local_experts";
 const GATE_UP: &[LayerTensor] = &[LayerTensor::Gate, LayerTensor::Up];
@@ -43,18 +43,20 @@ pub(super) static FAMILY: Family = Family {
                 return Err(Refusal::unsupported(ROPE, found, "rope, nope"));
             }
         }
-        let attention = config.attention_layers(spec.layers.len(), &["mamba", LINEAR])?;
-        let mut rest = attention.unwrap_or_default().into_iter();
-        let is_silu = |layer: &LayerSpec| layer.activation() == Activation::Silu;
-        if !spec.layers.iter().all(is_silu) {
-            // Convolutions have the same.
-            let found = r#""gelu_pytorch_tanh""#;
-            return Err(Refusal::unsupported("hidden_act", found, "silu"));
-        }
-        let mamba = mamba::hf_spec(config, spec.hidden, spec.norm_eps)?;
-        for layer in &mut spec.layers {
-            // Without the field no layer has attention.
-            if !rest.next().unwrap_or(false) {
+        let layers = spec.layers.len();
+        let attention = config.attention_layers(layers, &[LINEAR, "mamba", ATTENTION])?;
+        // Without the field no layer has attention.
+        let attention = attention.unwrap_or_else(|| vec![false; layers]);
+        if attention.contains(&false) {
+            let is_silu = |layer: &LayerSpec| layer.activation() == Activation::Silu;
+            if !spec.layers.iter().all(is_silu) {
+                // Convolutions have the same.
+                let found = r#""gelu_pytorch_tanh""#;
+                return Err(Refusal::unsupported("hidden_act", found, "silu"));
+            }
+            let mamba = mamba::hf_spec(config, spec.hidden, spec.norm_eps)?;
+            let recurrent = spec.layers.iter_mut().zip(&attention);
+            for (layer, _) in recurrent.filter(|(_, has_attention)| !**has_attention) {
                 layer.mixer = Mixer::Recurrent(RecurrentSpec::Mamba2(mamba));
             }
         }

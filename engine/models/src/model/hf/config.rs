@@ -20,8 +20,8 @@ use crate::model::window::put_windows;
 /// The field that says of which kind each layer is.
 const LAYER_TYPES: &str = "layer_types";
 
-/// The kinds, and what older files call them.
-const ATTENTION: &str = "attention";
+/// The kinds, and what older files call the first.
+pub(crate) const ATTENTION: &str = "attention";
 pub(crate) const LINEAR: &str = "linear_attention";
 pub(super) const FULL: &str = "full_attention";
 pub(super) const SLIDING: &str = "sliding_attention";
@@ -394,15 +394,15 @@ impl HfConfig {
         self.kinds_of_layers(LAYER_TYPES, &[FULL, SLIDING], spec.layers.len())
     }
 
-    /// Which of `layers` layers have attention over all tokens and which are of another kind, one of
-    /// `others`, as `layer_types` says.
+    /// Which of `layers` layers have attention over all tokens and which are of another kind, as
+    /// `layer_types` says. `others` are those kinds, and `attention` where files call it so, too.
     pub(crate) fn attention_layers(
         &self,
         layers: usize,
         others: &[&str],
     ) -> Result<Option<Vec<bool>>, Refusal> {
         self.reads_kinds.set(true);
-        let known = [&[FULL, ATTENTION], others].concat();
+        let known = [&[FULL], others].concat();
         let kinds = self.kinds_of_layers(LAYER_TYPES, &known, layers)?;
         let has_attention = |kind: &&str| [FULL, ATTENTION].contains(kind);
         Ok(kinds.map(|kinds| kinds.iter().map(has_attention).collect()))
