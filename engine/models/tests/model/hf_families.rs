@@ -487,8 +487,10 @@ fn fields_that_ask_for_another_computation_are_refused() {
         ("granite", "residual_multiplier", json!(-1.0)),
         ("granite_swa", "layer_rope_theta", json!([10000.0])),
     ] {
-        // Mamba-2's heads have to fit the tiny model.
-        let fields = json!({ field: value, "mamba_n_heads": 8 });
+        // Mamba-2's heads have to fit the tiny model, and Nemotron-H has to say what its layers are.
+        let mut fields = json!({ "mamba_n_heads": 8 });
+        fields["layers_block_type"] = json!(["full_attention", "moe"]);
+        fields[field] = value;
         let (file, sentence) = with_fields(family, fields).refusal();
         assert_eq!(file, "config.json");
         let names = [field, "logit multiplier", "residual multiplier"];
