@@ -16,6 +16,9 @@ __device__ __forceinline__ float gelu_tanh(float x) {
   return x / (1.f + __expf(-1.5957691f * x * fmaf(0.044715f * x, x, 1.f)));
 }
 
+// x itself above 20, as in src/cpu.
+__device__ __forceinline__ float softplus(float x) { return x > 20.f ? x : log1pf(expf(x)); }
+
 __device__ __forceinline__ float relu2(float x) { return x < 0.f ? 0.f : x * x; }
 
 __device__ __forceinline__ float activate(uint32_t activation, float x) {

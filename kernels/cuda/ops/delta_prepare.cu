@@ -152,7 +152,8 @@ __device__ __forceinline__ void delta_prepare(const RuleChunkParams& p) {
   if (thread < kChunkRows) invert(matrix, inverse, 16 * tiles);
   __syncthreads();
   if (warp >= tiles) return;
-  uint4* const out = reinterpret_cast<uint4*>(record + tiles_before(warp) * kTileWords) + lane;
+  uint32_t* const own = record + kRecordTilesAt + tiles_before(warp) * kTileWords;
+  uint4* const out = reinterpret_cast<uint4*>(own) + lane;
   for (uint32_t tile = 0; tile <= warp; tile++) {
     SplitTile split;
 #pragma unroll

@@ -1,4 +1,5 @@
 // The gates of what attention puts out.
+#include "../common/activation.cuh"
 #include "../common/eight.cuh"
 #include "../common/kernel.cuh"
 
@@ -12,9 +13,6 @@ struct OpenParams {
   uint32_t is_softplus;  // gates are ln(1 + e^x), else sigmoids
 };
 static_assert(sizeof(OpenParams) == 32);
-
-// x itself above 20, as in src/cpu.
-__device__ __forceinline__ float softplus(float x) { return x > 20.f ? x : log1pf(expf(x)); }
 
 }  // namespace ebb
 

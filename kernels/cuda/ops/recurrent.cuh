@@ -1,5 +1,6 @@
-// What the kernels of recurrent layers share: the rows of a step's sequences, their states, and what
-// the delta rule and Mamba-2 ask of them. Mamba-2's C, B and x are queries, keys and values here.
+// What the kernels of recurrent layers share: the rows of a step's sequences, their states, and
+// what the delta rule and Mamba-2 ask of them. Mamba-2's C, B and x are queries, keys and values
+// here.
 #pragma once
 #include "../common/activation.cuh"
 #include "../common/ptx.cuh"
@@ -117,11 +118,6 @@ struct Gates {
       const float a = __bfloat162float(gates[p.v_heads + head]);
       return {rate * softplus(a + bias), sigmoid(__bfloat162float(gates[head]))};
     }
-  }
-
- private:
-  static __device__ __forceinline__ float softplus(float x) {
-    return x > 20.f ? x : log1pf(expf(x));
   }
 };
 

@@ -1,6 +1,6 @@
-// The gated delta rule and Mamba-2 in chunks: a CTA walks the chunks of a sequence and head with some columns
-// of the state in registers (rule_chunks.cuh). A warp has 16 rows of each chunk, and of the state
-// the 32 rows of as many channels of keys.
+// The gated delta rule and Mamba-2 in chunks: a CTA walks the chunks of a sequence and head with
+// some columns of the state in registers (rule_chunks.cuh). A warp has 16 rows of each chunk, and
+// of the state the 32 rows of as many channels of keys.
 #include "rule_chunks.cuh"
 
 namespace ebb {
@@ -105,7 +105,8 @@ struct RuleSlice {
 
   // T diag(b) of this warp's rows.
   __device__ __forceinline__ void load_inverse(uint32_t index, SplitTile (&inverse)[4]) const {
-    const uint32_t* const tiles = record_of(p, index, head) + tiles_before(warp) * kTileWords;
+    const uint32_t* const tiles =
+        record_of(p, index, head) + kRecordTilesAt + tiles_before(warp) * kTileWords;
     const uint4* const from = reinterpret_cast<const uint4*>(tiles) + lane;
 #pragma unroll
     for (uint32_t tile = 0; tile < 4; tile++) {
@@ -132,7 +133,7 @@ struct RuleSlice {
         cp_async16_zfill(at + kMatrixBytes, from + rule.queries_at, bytes);
       }
     }
-    const uint32_t* const scalars = record_of(p, index, head) + kRecordScalars;
+    const uint32_t* const scalars = record_of(p, index, head);
     if (threadIdx.x < kScalarBytes / 16)
       cp_async16(to + kStageScalarsAt + 16 * threadIdx.x, scalars + 4 * threadIdx.x);
     cp_async_commit();

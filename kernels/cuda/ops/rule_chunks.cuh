@@ -28,26 +28,27 @@ constexpr uint32_t kChunkThreads = 128;
 // A decay of less than exp of it is 0 for what it multiplies; sums of 64 are precise.
 constexpr float kLogDecayMin = -60.f;
 
-// What is known of a chunk and head without the state: T diag(b) in tiles of 16 x 16 on and below
-// the diagonal, row by row, each the operand A of the two bf16, then of each row the logarithm of
-// G, and what makes key and query of length 1. Of Mamba-2 the second is the time step, and there
-// are no tiles.
-constexpr uint32_t kTileWords = 2 * 32 * 4, kRecordTiles = 10;
-constexpr uint32_t kRecordScalars = kRecordTiles * kTileWords;
-constexpr uint32_t kRecordWords = kRecordScalars + 3 * kChunkRows;
+// What is known of a chunk and head without the state: of each row the logarithm of G, and what
+// makes key and query of length 1; then T diag(b) in tiles of 16 x 16 on and below the diagonal,
+// row by row, each the operand A of the two bf16. Of Mamba-2 the second scalar is the time step,
+// and there are no tiles.
+constexpr uint32_t kTileWords = 2 * 32 * 4;
+constexpr uint32_t kRecordTilesAt = 3 * kChunkRows;
 
 struct RuleChunkParams {
   RuleParams rule;
   const StepChunk* chunks;
   const ChunkedSeq* chunked;
-  uint32_t* records;  // [chunks][v_heads][kRecordWords]
+  uint32_t* records;  // [chunks][v_heads][record_words]
+  uint32_t record_words;
+  uint32_t reserved;
 };
-static_assert(sizeof(RuleChunkParams) == 152);
+static_assert(sizeof(RuleChunkParams) == 160);
 
 __device__ __forceinline__ uint32_t* record_of(const RuleChunkParams& p, uint32_t chunk,
                                                uint32_t head) {
   const uint64_t index = static_cast<uint64_t>(chunk) * p.rule.v_heads + head;
-  return p.records + index * kRecordWords;
+  return p.records + index * p.record_words;
 }
 
 // The gate of a chunk's row `threadIdx.x`. Rows behind the last change nothing.
@@ -70,8 +71,9 @@ __device__ __forceinline__ float sum_up_to_row(const float* log_decays) {
 }
 
 // The scalars of the rows of a chunk, by sixty-four threads: `sum` is the logarithm of G.
-__device__ __forceinline__ void record_scalars(uint32_t* record, float sum, float of_k, float of_q) {
-  float* const out = reinterpret_cast<float*>(record + kRecordScalars) + threadIdx.x;
+__device__ __forceinline__ void record_scalars(uint32_t* record, float sum, float of_k,
+                                               float of_q) {
+  float* const out = reinterpret_cast<float*>(record) + threadIdx.x;
   out[0] = sum;
   out[kChunkRows] = of_k;
   out[2 * kChunkRows] = of_q;

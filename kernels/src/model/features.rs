@@ -422,8 +422,8 @@ fn needed(all: &[(Feature, bool)]) -> Vec<Feature> {
 mod tests {
     use super::*;
     use crate::model::{
-        ExpertActivation, GatedDeltaSpec, OutputGate, PerLayerInputs, PlainMlp, QueryGrowth, Rope,
-        RouterNorm, Routing, ShortConvSpec, UniformModel,
+        ExpertActivation, GatedDeltaSpec, Mamba2Spec, OutputGate, PerLayerInputs, PlainMlp,
+        QueryGrowth, Rope, RouterNorm, Routing, ShortConvSpec, UniformModel,
     };
 
     fn plain() -> ModelSpec {
@@ -450,7 +450,7 @@ mod tests {
     fn every_feature_is_refused_by_name_and_layer() {
         assert_eq!(plain().refuse_beyond("a backend", &[]), Ok(()));
         type Change = fn(&mut LayerSpec);
-        let changes: [(Feature, Change); 21] = [
+        let changes: [(Feature, Change); 24] = [
             (Feature::NoRope, |l| l.attention_mut().rope = None),
             (Feature::Scale, |l| l.attention_mut().scale = 1.0),
             (Feature::Window, |l| l.attention_mut().window = Some(8)),
@@ -500,6 +500,21 @@ mod tests {
                     doubled: false,
                 }));
             }),
+            (Feature::Mamba2, |l| {
+                l.mixer = Mixer::Recurrent(RecurrentSpec::Mamba2(Mamba2Spec {
+                    heads: 4,
+                    head_dim: 16,
+                    groups: 2,
+                    state_dim: 16,
+                    taps: 4,
+                    conv_bias: true,
+                    norm_parts: Some(2),
+                    norm_eps: 1e-6,
+                    time_steps: [0.0, f32::INFINITY],
+                }));
+            }),
+            (Feature::LoneParts, |l| l.mlp = Mlp::None),
+            (Feature::LoneParts, |l| l.mixer = Mixer::None),
             (Feature::ShortConv, |l| {
                 let conv = ShortConvSpec {
                     taps: 3,
@@ -610,6 +625,22 @@ mod tests {
             spec.refuse_beyond("a backend", &[Feature::GatedDelta]),
             refused
         );
+        let mut spec = plain();
+        spec.layers[1].mlp = Mlp::Experts(ExpertsSpec {
+            activation: ExpertActivation::Relu2,
+            ..experts()
+        });
+        let mut computed = Vec::new();
+        for feature in [Feature::Relu2, Feature::Experts, Feature::PlainExperts] {
+            let refused = Err(SpecError::NotComputed {
+                backend: "a backend",
+                feature,
+                layer: 1,
+            });
+            assert_eq!(spec.refuse_beyond("a backend", &computed), refused);
+            computed.push(feature);
+        }
+        assert_eq!(spec.refuse_beyond("a backend", &computed), Ok(()));
         let mut spec = plain();
         spec.layers[1].mlp = Mlp::Experts(ExpertsSpec {
             activation: ExpertActivation::GeGlu,

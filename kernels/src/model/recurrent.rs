@@ -146,7 +146,7 @@ impl Mamba2Spec {
         let [least, most] = self.time_steps;
         match is_sound(least) && least <= most {
             true => Ok(()),
-            false => Err(SpecError::NotFinite("the least time step of Mamba-2")),
+            false => Err(SpecError::TimeSteps),
         }
     }
 }

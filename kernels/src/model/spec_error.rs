@@ -49,6 +49,9 @@ pub enum SpecError {
         /// Parts.
         parts: usize,
     },
+    /// Time steps of Mamba-2 that none is within.
+    #[error("the least time step of Mamba-2 must be finite, from 0 to the largest")]
+    TimeSteps,
     /// A convolution sees too few tokens or too many.
     #[error("a convolution over {0} tokens is not supported, only over 2 to 8")]
     Taps(usize),

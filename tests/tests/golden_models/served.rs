@@ -11,8 +11,8 @@ use ebb_serving::sampling::SamplingOptions;
 use serde_json::{Value, json};
 
 use super::{
-    CONTEXT, bound, device, golden, has_experts, ids, is_beyond_bf16, margin, text_config, wanted,
-    write,
+    CONTEXT, ON_CPU_ALONE, bound, device, golden, has_experts, ids, is_beyond_bf16, margin,
+    text_config, wanted, write,
 };
 
 /// Tokens of an answer: more than the reference has, so that sequences outgrow what admission sees
@@ -80,6 +80,11 @@ pub(crate) fn is_refused(dir: &std::path::Path) -> bool {
     if model.spec.refuse_beyond("a GPU", &Feature::ON_GPU).is_ok() {
         return false;
     }
+    assert!(
+        ON_CPU_ALONE.contains(&model.family.name),
+        "{}",
+        model.family
+    );
     let config = EngineConfig {
         threads: 2,
         device: device(),
@@ -102,8 +107,9 @@ fn engine(dir: &std::path::Path, mode: Mode, blocks: u64) -> (EngineHandle, Mode
     let state = (model.spec.state_floats() * size_of::<f32>()) as u64;
     let records = model.spec.kv_geometry().records();
     // Where few records make a block, what shrinking keeps free is much of a GPU's.
+    let is_gpu = matches!(device(), Device::Cuda(_));
     let blocks = match mode {
-        Mode::Progressive | Mode::Static if (8..16).contains(&records) => blocks + 3,
+        Mode::Progressive if is_gpu && (8..16).contains(&records) => blocks + 3,
         _ => blocks,
     };
     // States of sequences take at most half of the memory, and those that are kept for prefixes two

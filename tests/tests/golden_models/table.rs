@@ -23,10 +23,10 @@ Ministral 3 (`mistral3`) only the context is served behind which its queries gro
 `granite_swa` have one RoPE base. Those of `lfm2moe`, `olmoe` and `afmoe` do not say how routing
 weights or embeddings are scaled: they are, as in the models which were published.
 
-Files of models with recurrent layers or experts, but for Qwen2-MoE and Qwen3-MoE, and of EXAONE 4,
-Gemma 4, GLM, Mistral, OLMo 3 and Granite with windows are compared with the Hugging Face form of
-the same model, tensor by tensor (`engine/models/tests/model/converted`). Gemma 4 with experts and
-Cohere 2 with shared ones are refused.
+GGUF files of models with recurrent layers or experts, but for Qwen2-MoE and Qwen3-MoE, and of
+EXAONE 4, Gemma 4, GLM, Mistral, OLMo 3 and Granite with windows are compared with the Hugging Face
+form of the same model, tensor by tensor (`engine/models/tests/model/converted`). Those of Gemma 4
+with experts and of Cohere 2 with shared ones are refused.
 
 | Family | Hugging Face class | GGUF | Golden models | Devices |
 |---|---|---|---|---|
@@ -63,7 +63,12 @@ fn table_of_families() {
     let mut table = HEAD.to_owned();
     for family in FAMILIES {
         let names = golden_names(family.name);
-        let name = names.first().expect("every family has a golden model");
+        let of_all: Vec<_> = names.iter().map(|name| devices(name)).collect();
+        let first = *of_all.first().expect("every family has a golden model");
+        let on = match of_all.iter().all(|devices| *devices == first) {
+            true => first,
+            false => "CPU, some on a GPU",
+        };
         writeln!(
             table,
             "| `{}` | {} | {} | {} | {} |",
@@ -74,7 +79,7 @@ fn table_of_families() {
                 architectures => architectures,
             },
             names.join(", "),
-            devices(name)
+            on
         )
         .expect("a text takes more");
     }

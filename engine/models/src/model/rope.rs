@@ -160,7 +160,11 @@ pub(super) fn rope(base: f64, head_dim: usize, scaling: &Scaling) -> Result<Rope
             .map(|freq| {
                 // 1 where the wavelength is short, 0 where it is long.
                 let rotations = original_positions * freq / (2.0 * PI);
-                let kept = ((rotations - low_freq) / (high_freq - low_freq)).clamp(0.0, 1.0);
+                let kept = match high_freq > low_freq {
+                    true => ((rotations - low_freq) / (high_freq - low_freq)).clamp(0.0, 1.0),
+                    // A step (Llama 4 Scout).
+                    false => f64::from(u8::from(rotations > *low_freq)),
+                };
                 blend(freq, *factor, kept)
             })
             .collect(),

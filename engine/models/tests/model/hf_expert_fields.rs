@@ -1,6 +1,8 @@
 //! Fields of families with experts, windows and convolutions that one or two of them have.
 
-use ebb_kernels::model::{ExpertActivation, Mlp, ModelSpec, RouterNorm, RouterScores, Seen};
+use ebb_kernels::model::{
+    ExpertActivation, Mixer, Mlp, ModelSpec, RecurrentSpec, RouterNorm, RouterScores, Seen,
+};
 use serde_json::{Value, json};
 
 use crate::hf_fields::{config, experts, open, refusal};
@@ -286,10 +288,6 @@ fn llama_4_attends_in_chunks_where_it_has_rope() {
     );
     assert!(spec.attention(1).query_growth.is_none());
     for (fields, begin) in [
-        (
-            json!({ "attention_chunk_size": null }),
-            "`attention_chunk_size` is missing",
-        ),
         (json!({ "no_rope_layers": [1] }), "`no_rope_layers` is 1"),
         (json!({ "floor_scale": 0 }), "`floor_scale` is 0"),
         (
@@ -300,6 +298,96 @@ fn llama_4_attends_in_chunks_where_it_has_rope() {
         let sentence = refusal(&config("llama4_text", experts(fields)));
         assert!(sentence.contains(begin), "{sentence}");
     }
+}
+
+#[test]
+fn llama_4_may_be_dense_and_see_everything() {
+    // As Llama Guard 4, and Scout's RoPE: a step from scaled frequencies to others.
+    let spec = tiny(
+        "llama4_text",
+        json!({
+            "moe_layers": [], "interleave_moe_layer_step": 0, "attention_chunk_size": null,
+            "rope_scaling": {
+                "rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 1.0, "original_max_position_embeddings": 8192,
+            },
+            "rope_theta": 500000.0,
+        }),
+    );
+    assert_eq!(ropes_and_experts(&spec).1, [false, false]);
+    assert_eq!(spec.attention(0).seen(), Seen::default());
+    let freq = &spec.ropes[0].inv_freq;
+    let half = freq.len() as f64;
+    for (pair, freq) in freq.iter().enumerate() {
+        let plain = 500000f64.powf(-(pair as f64) / half);
+        let rotations = 8192.0 * plain / std::f64::consts::TAU;
+        let want = if rotations > 1.0 { plain } else { plain / 16.0 };
+        assert!((f64::from(*freq) / want - 1.0).abs() < 1e-5, "pair {pair}");
+    }
+    assert!(freq.iter().any(|freq| f64::from(*freq) < 1e-5 / 4.0));
+}
+
+#[test]
+fn hybrids_of_mamba_2_say_what_their_layers_are() {
+    let kinds = |spec: &ModelSpec| -> Vec<(bool, bool, bool)> {
+        let layers = spec.layers.iter();
+        let kinds = layers.map(|layer| {
+            let has_attention = layer.attention().is_some();
+            (
+                has_attention,
+                layer.recurrent().is_some(),
+                layer.experts().is_some(),
+            )
+        });
+        kinds.collect()
+    };
+    let mamba = |spec: &ModelSpec, layer: usize| match &spec.layers[layer].mixer {
+        Mixer::Recurrent(RecurrentSpec::Mamba2(mamba)) => *mamba,
+        other => panic!("{other:?}"),
+    };
+    // Nemotron-H's older files: a text, and other names.
+    let mut older = config(
+        "nemotron_h",
+        experts(json!({
+            "hybrid_override_pattern": "M*E-", "num_hidden_layers": 4,
+            "mamba_n_groups": 2, "n_groups": 8, "mamba_d_conv": 2, "mamba_conv_bias": false,
+            "mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 16,
+            "mamba_dt_limit": [0.001, 0.1], "n_routed_experts": 4, "moe_intermediate_size": 8,
+            "moe_shared_expert_intermediate_size": 16, "mlp_hidden_act": "relu2",
+        })),
+    );
+    older.as_object_mut().expect("an object").remove("head_dim");
+    let spec = open(&older).expect("a valid model");
+    assert_eq!(
+        kinds(&spec),
+        [
+            (false, true, false),
+            (true, false, false),
+            (false, false, true),
+            (false, false, false),
+        ]
+    );
+    assert_eq!(spec.attention(1).head_dim, 128);
+    assert!(spec.attention(1).rope.is_none());
+    let of_layer = mamba(&spec, 0);
+    assert_eq!((of_layer.groups, of_layer.norm_parts), (2, Some(2)));
+    assert_eq!((of_layer.taps, of_layer.conv_bias), (2, false));
+    assert_eq!(of_layer.time_steps, [0.001, 0.1]);
+    // Granite 4's.
+    let spec = tiny(
+        "granitemoehybrid",
+        json!({
+            "layer_types": ["mamba", "attention"], "mamba_d_head": "auto", "mamba_n_heads": 4,
+            "time_step_limit": [0.0, "Infinity"],
+        }),
+    );
+    assert_eq!(
+        kinds(&spec)[..2].iter().map(|k| k.1).collect::<Vec<_>>(),
+        [true, false]
+    );
+    let of_layer = mamba(&spec, 0);
+    assert_eq!(of_layer.heads * of_layer.head_dim, 2 * spec.hidden);
+    assert_eq!(of_layer.time_steps, [0.0, f32::INFINITY]);
 }
 
 #[test]

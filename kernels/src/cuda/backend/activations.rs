@@ -95,7 +95,8 @@ fn branch_widths(spec: &ModelSpec) -> [usize; 2] {
 
 /// Channels of the gates and what they open, in the layer that has most.
 fn gate_up_width(spec: &ModelSpec) -> usize {
-    let gated = spec.layers.iter().filter(|l| l.plain_mlp().is_none());
+    let layers = spec.layers.iter();
+    let gated = layers.filter(|l| l.plain_mlp().is_none() && !l.is_shared_plain());
     gated.map(|l| 2 * l.intermediate()).max().unwrap_or(0)
 }
 

@@ -1,6 +1,5 @@
-//! Recurrent layers, the states of sequences in device memory, and the gates of what attention puts
-//! out: launches of `cuda/ops/recurrent.cu`, `convolve.cu`, `rule_chunks.cu`, `delta_prepare.cu` and
-//! `mamba.cu`.
+//! Recurrent layers, and the states of sequences in device memory: launches of
+//! `cuda/ops/recurrent.cu`, `convolve.cu`, `rule_chunks.cu`, `delta_prepare.cu` and `mamba.cu`.
 
 mod conv;
 mod params;
@@ -23,6 +22,9 @@ use conv::Conv;
 use params::{ConvParams, MambaNormParams, RuleParams, SeqStates};
 use rule::{HeadRule, RuleShape};
 
+/// The most of a grid's second dimension.
+const GRID_MAX: usize = 65_535;
+
 /// Says which recurrences there are no kernels for.
 pub(super) fn check(spec: &ModelSpec) -> Result<(), CudaError> {
     let unsupported = |what| Err(CudaError::Unsupported(what));
@@ -35,6 +37,14 @@ pub(super) fn check(spec: &ModelSpec) -> Result<(), CudaError> {
                 "states of {k_dim} by {v_dim} channels; the CUDA backend has kernels for up to 256 \
                  channels of either side, and 16384 values in all where those of keys (of Mamba-2 \
                  those of B) are rounded up to 32, 64, 128 or 256; use --device cpu"
+            ));
+        }
+        let channels = recurrent.conv(spec.hidden).0;
+        let grid = RuleShape::of(recurrent).map_or(0, |shape| shape.grid());
+        if channels / 256 >= GRID_MAX || grid > GRID_MAX {
+            return unsupported(format!(
+                "a recurrence of {channels} channels that are convolved, in more parts than a \
+                 launch has ({GRID_MAX}); use --device cpu"
             ));
         }
         let mut widths = vec![

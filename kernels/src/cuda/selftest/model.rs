@@ -370,6 +370,13 @@ pub(super) fn check_recurrent(device: &Arc<Device>, report: &mut Report) -> Resu
             spec.layers.remove(0);
             spec.layers[0].mlp = Mlp::None;
             rows_limit = LOGITS_LIMIT;
+            let eager = compare(device, &spec, false, Online::NONE)?;
+            let name = format!("model with recurrence {index}, eager");
+            report_apart(report, &name, &eager, (LOGITS_LIMIT, rows_limit));
+            for recorded in [true, false] {
+                let name = format!("two steps in flight, {name}, recorded: {recorded}");
+                report.check(&name, in_flight(device, &spec, recorded)?, 0.0);
+            }
         }
         let found = compare(device, &spec, true, Online::NONE)?;
         let name = format!("model with recurrence {index}");

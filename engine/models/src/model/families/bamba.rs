@@ -1,9 +1,8 @@
 //! Bamba: Mamba-2 between layers of attention, each with a dense MLP.
 
-use ebb_kernels::model::{Activation, LayerTensor, Mixer, RecurrentSpec, TensorName};
+use ebb_kernels::model::{LayerTensor, Mixer, RecurrentSpec, TensorName};
 
 use super::{Family, StoredTensor, TextType, llama_hf, mamba};
-use crate::model::error::Refusal;
 use crate::model::hf::config::{ATTENTION, HfDefaults, LINEAR};
 
 pub(super) static FAMILY: Family = Family {
@@ -24,11 +23,6 @@ pub(super) static FAMILY: Family = Family {
             ..HfDefaults::default()
         };
         let model = config.uniform(&defaults)?;
-        if model.activation != Activation::Silu {
-            // Convolutions have the same.
-            let found = r#""gelu_pytorch_tanh""#;
-            return Err(Refusal::unsupported("hidden_act", found, "silu"));
-        }
         let mamba = mamba::hf_spec(config, model.hidden, model.norm_eps)?;
         let mut spec = model.spec();
         let layers = spec.layers.len();

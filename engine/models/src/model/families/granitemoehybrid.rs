@@ -1,7 +1,7 @@
 //! Granite 4: Granite whose MLPs, or shared experts, are stored with gate and up in one, that may
 //! do without RoPE, and that may have Mamba-2 in place of attention.
 
-use ebb_kernels::model::{Activation, LayerSpec, LayerTensor, Mixer, RecurrentSpec, TensorName};
+use ebb_kernels::model::{LayerTensor, Mixer, RecurrentSpec, TensorName};
 
 use super::{Family, StoredTensor, TextType, granite, granitemoeshared, mamba};
 use crate::model::error::Refusal;
@@ -48,12 +48,6 @@ pub(super) static FAMILY: Family = Family {
         // Without the field no layer has attention.
         let attention = attention.unwrap_or_else(|| vec![false; layers]);
         if attention.contains(&false) {
-            let is_silu = |layer: &LayerSpec| layer.activation() == Activation::Silu;
-            if !spec.layers.iter().all(is_silu) {
-                // Convolutions have the same.
-                let found = r#""gelu_pytorch_tanh""#;
-                return Err(Refusal::unsupported("hidden_act", found, "silu"));
-            }
             let mamba = mamba::hf_spec(config, spec.hidden, spec.norm_eps)?;
             let recurrent = spec.layers.iter_mut().zip(&attention);
             for (layer, _) in recurrent.filter(|(_, has_attention)| !**has_attention) {

@@ -34,6 +34,15 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         config.refuse("moe_apply_router_weight_on_input")?;
+        // Fields of older files.
+        for key in ["swa_rope_parameters", "gating_types"] {
+            config.refuse(key)?;
+        }
+        for key in ["moe_router_use_sigmoid", "norm_topk_prob"] {
+            if config.bool(key)? == Some(false) {
+                return Err(Refusal::unsupported(key, false, "true"));
+            }
+        }
         let defaults = HfDefaults {
             ignores_attention_bias: true,
             rotates_part_of_a_head: true,

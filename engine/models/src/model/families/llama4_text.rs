@@ -48,9 +48,6 @@ pub(super) static FAMILY: Family = Family {
         let full = full.unwrap_or_else(|| rotated.iter().map(|rotated| !rotated).collect());
         let chunk = config.size(CHUNK)?;
         let chunk_in_context = chunk.filter(|chunk| *chunk < spec.max_positions);
-        if chunk.is_none() && full.contains(&false) {
-            return Err(Refusal::Missing(CHUNK.to_owned()));
-        }
         let (growth, has_norms) = (growth(config)?, config.bool("use_qk_norm")?.unwrap_or(true));
         for (index, layer) in spec.layers.iter_mut().enumerate() {
             let attention = layer.attention_mut();
@@ -61,6 +58,18 @@ pub(super) static FAMILY: Family = Family {
             } else if has_norms {
                 attention.qk_norm = QkNorm::PerHeadBehindRope;
             }
+        }
+        let listed = config.sizes("moe_layers")?;
+        let step = match &listed {
+            Some(_) => 1,
+            None => config.interval("interleave_moe_layer_step", 1)?,
+        };
+        let has_experts = |layer: usize| match &listed {
+            Some(listed) => listed.contains(&layer),
+            None => (layer + 1) % step == 0,
+        };
+        if !(0..layers).any(has_experts) {
+            return Ok(spec);
         }
         let routing = Routing {
             scores: RouterScores::Sigmoid,
@@ -73,12 +82,7 @@ pub(super) static FAMILY: Family = Family {
             intermediate: width,
             gated: false,
         });
-        let listed = config.sizes("moe_layers")?;
-        let step = config.interval("interleave_moe_layer_step", 1)?;
-        put_experts(&mut spec, &experts, |layer| match &listed {
-            Some(listed) => listed.contains(&layer),
-            None => (layer + 1) % step == 0,
-        });
+        put_experts(&mut spec, &experts, has_experts);
         Ok(spec)
     },
     hf_tensor,

@@ -32,11 +32,10 @@ pub(super) static FAMILY: Family = Family {
         model_types: &["nemotron_h"],
         sizes: r#"{
             "hidden_size": 4096, "intermediate_size": 21504, "num_attention_heads": 32,
-            "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 131072,
-            "max_position_embeddings": 4096
+            "num_key_value_heads": 8, "vocab_size": 131072, "max_position_embeddings": 4096
         }"#,
         // Files need not say how many layers there are beside what each is.
-        constants: r#"{"num_hidden_layers": 1}"#,
+        constants: r#"{"num_hidden_layers": 1, "head_dim": 128}"#,
     }],
     hf_spec: |config| {
         let mut model = config.uniform(&HfDefaults::default())?;
@@ -82,17 +81,28 @@ pub(super) static FAMILY: Family = Family {
 
 fn mamba_2(config: &HfConfig, norm_eps: f32) -> Result<Mamba2Spec, Refusal> {
     let size = |key, default| Ok::<_, Refusal>(config.size(key)?.unwrap_or(default));
-    let groups = size("n_groups", 8)?;
+    // Older files have names that come first where both are there.
+    let either =
+        |old, key, default| Ok::<_, Refusal>(config.size(old)?.unwrap_or(size(key, default)?));
+    let bias = |key| config.bool(key);
+    let limits = match config.says("mamba_dt_limit") {
+        true => "mamba_dt_limit",
+        false => "time_step_limit",
+    };
+    let groups = either("mamba_n_groups", "n_groups", 8)?;
     Ok(Mamba2Spec {
         heads: size("mamba_num_heads", 128)?,
         head_dim: size("mamba_head_dim", 64)?,
         groups,
         state_dim: size("ssm_state_size", 128)?,
-        taps: size("conv_kernel", 4)?,
-        conv_bias: config.bool("use_conv_bias")?.unwrap_or(true),
+        taps: either("mamba_d_conv", "conv_kernel", 4)?,
+        conv_bias: bias("mamba_conv_bias")?
+            .or(bias("use_conv_bias")?)
+            .unwrap_or(true),
         norm_parts: Some(groups),
         norm_eps,
-        time_steps: config.limits("time_step_limit")?,
+        // As published; transformers 5.17 takes `time_step_min` for the least in prompts alone.
+        time_steps: config.limits(limits)?,
     })
 }
 

@@ -284,9 +284,9 @@ fn read_scaling(
         "llama3" => {
             let low_freq = needed("low_freq_factor", 0.0)?;
             let high_freq = needed("high_freq_factor", 0.0)?;
-            if high_freq <= low_freq {
+            if high_freq < low_freq {
                 let field = parameters.name("high_freq_factor");
-                let expected = format!("more than low_freq_factor, {low_freq}");
+                let expected = format!("no less than low_freq_factor, {low_freq}");
                 return Err(Refusal::invalid(field, high_freq, expected));
             }
             Ok(Scaling::Llama3 {

@@ -72,6 +72,8 @@ pub(super) struct RuleChunkParams {
     pub(super) chunks: DevicePtr,
     pub(super) chunked: DevicePtr,
     pub(super) records: DevicePtr,
+    pub(super) record_words: u32,
+    pub(super) reserved: u32,
 }
 // SAFETY: field for field `ebb::RuleChunkParams` of ops/rule_chunks.cuh.
 unsafe impl KernelParams for RuleChunkParams {}

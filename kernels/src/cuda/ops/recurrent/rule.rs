@@ -25,9 +25,10 @@ const CHUNKS_SHARED_BYTES: usize = 91_648;
 const SLICE_COLUMNS: usize = 32;
 /// Channels that a CTA of `mamba_finish` has.
 const FINISH_CHANNELS: usize = CHUNK_THREADS as usize * 8;
-/// What is kept of a chunk and a value head, in words: ten tiles of 16 by 16 values, and three
-/// values of each row (`kRecordWords` of ops/rule_chunks.cuh).
-const RECORD_WORDS: usize = 10 * 256 + 3 * CHUNK_ROWS;
+/// What is kept of a chunk and a value head, in words: three values of each row, and of the delta
+/// rule ten tiles of 16 by 16 values (ops/rule_chunks.cuh).
+const ROW_WORDS: usize = 3 * CHUNK_ROWS;
+const TILE_WORDS: usize = 10 * 256;
 
 /// States of heads, `[k_dim][v_dim]`, and where a row has what they read. Mamba-2's C, B and x are
 /// queries, keys and values here.
@@ -40,6 +41,8 @@ pub(super) struct RuleShape {
     pub(super) queries_at: usize,
     pub(super) keys_at: usize,
     pub(super) values_at: usize,
+    /// Words that are kept of a chunk and a value head.
+    record_words: usize,
 }
 
 impl RuleShape {
@@ -55,6 +58,7 @@ impl RuleShape {
                 queries_at: 0,
                 keys_at: delta.k_width(),
                 values_at: 2 * delta.k_width(),
+                record_words: ROW_WORDS + TILE_WORDS,
             }),
             RecurrentSpec::Mamba2(mamba) => Some(Self {
                 k_heads: mamba.groups,
@@ -64,6 +68,7 @@ impl RuleShape {
                 queries_at: mamba.width() + mamba.group_width(),
                 keys_at: mamba.width(),
                 values_at: 0,
+                record_words: ROW_WORDS,
             }),
         }
     }
@@ -84,10 +89,15 @@ impl RuleShape {
         self.has_kernel() && self.k_dim <= CHUNK_K_DIM && is_aligned
     }
 
+    /// The second dimension of the largest grid that kernels are launched with.
+    pub(super) fn grid(&self) -> usize {
+        self.v_heads * self.v_dim.div_ceil(SLICE_COLUMNS)
+    }
+
     /// Words of scratch for each chunk of a step.
     pub(super) fn chunk_words(&self, in_chunks: bool) -> usize {
         match in_chunks && self.has_chunks() {
-            true => self.v_heads * RECORD_WORDS,
+            true => self.v_heads * self.record_words,
             false => 0,
         }
     }
@@ -162,6 +172,8 @@ impl HeadRule {
                 chunks: step.chunks,
                 chunked: step.chunked,
                 records: scratch,
+                record_words: shape.record_words as u32,
+                reserved: 0,
             };
             // SAFETY: the caller's.
             unsafe {
