@@ -112,7 +112,8 @@ pub(super) struct Program {
     pub(super) tail: Tail,
     /// Inputs and outputs of the products of a layer: Q K V or what a recurrence reads, output,
     /// gate and up or up alone, down. The first two are empty where nothing mixes tokens, the last
-    /// two have no outputs where there is no MLP but experts, or none at all. One entry for layers of the same shape.
+    /// two have no outputs where there is no MLP but experts, or none at all. One entry for layers
+    /// of the same shape.
     shapes: Vec<[(usize, usize); 4]>,
     /// Of the gates of attention's output, likewise.
     output_gates: Vec<(usize, usize)>,

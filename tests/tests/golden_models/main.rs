@@ -350,9 +350,10 @@ golden_models!(
     glm4, glm4_moe, gpt_oss, granite, granite_swa, granitemoe, granitemoe_swa, granitemoehybrid,
     granitemoeshared, helium, hunyuan_v1_dense, hunyuan_v1_moe, hy_v3, hyperclovax, jais2, laguna,
     lfm2, lfm2_moe, llama, llama4_text, mellum, minimax_m2, ministral, ministral3, mistral, mixtral,
-    nanochat, nemotron, nemotron_h, olmo, olmo2, olmo3, olmo_hybrid, olmoe, phi, phi3, phimoe, qwen2, qwen2_moe,
-    qwen3, qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, qwen3_vl_moe_text, qwen3_vl_text,
-    seed_oss, smollm3, solar_open, stablelm, starcoder2, vaultgemma;
+    nanochat, nemotron, nemotron_h, olmo, olmo2, olmo3, olmo_hybrid, olmoe, phi, phi3, phimoe,
+    qwen2, qwen2_moe, qwen3, qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next,
+    qwen3_vl_moe_text, qwen3_vl_text, seed_oss, smollm3, solar_open, stablelm, starcoder2,
+    vaultgemma;
     heads_of_96_channels of "llama__d96";
     heads_of_256_channels of "gemma3_text__d256";
     layers_that_share_keys_and_values of "gemma4_text__shared";

@@ -515,13 +515,13 @@ fn what_is_not_supported_is_refused_by_name() {
         "`model_type` is \"gpt2\", which is not supported; supported: \
          afmoe, apertus, arcee, aria_text, bamba, cohere, cohere2, cohere2_moe, cwm, dots1, \
          ernie4_5, ernie4_5_moe, exaone4, exaone_moe, flex_olmo, gemma, gemma2, gemma3_text, \
-         gemma4_text, glm, glm4, glm4_moe, gpt_oss, granite, granite_swa, granitemoe, granitemoe_swa, \
-         granitemoehybrid, granitemoeshared, helium, hunyuan_v1_dense, hunyuan_v1_moe, hy_v3, \
-         hyperclovax, jais2, laguna, lfm2, lfm2_moe, llama, llama4_text, mellum, minimax_m2, \
-         ministral, ministral3, mistral, mixtral, nanochat, nemotron, nemotron_h, olmo, olmo2, \
-         olmo3, olmo_hybrid, olmoe, phi, phi3, phimoe, qwen2, qwen2_moe, qwen3, qwen3_5_moe_text, \
-         qwen3_5_text, qwen3_moe, qwen3_next, qwen3_vl_moe_text, qwen3_vl_text, seed_oss, \
-         smollm3, solar_open, stablelm, starcoder2, vaultgemma"
+         gemma4_text, glm, glm4, glm4_moe, gpt_oss, granite, granite_swa, granitemoe, \
+         granitemoe_swa, granitemoehybrid, granitemoeshared, helium, hunyuan_v1_dense, \
+         hunyuan_v1_moe, hy_v3, hyperclovax, jais2, laguna, lfm2, lfm2_moe, llama, llama4_text, \
+         mellum, minimax_m2, ministral, ministral3, mistral, mixtral, nanochat, nemotron, \
+         nemotron_h, olmo, olmo2, olmo3, olmo_hybrid, olmoe, phi, phi3, phimoe, qwen2, qwen2_moe, \
+         qwen3, qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, qwen3_vl_moe_text, \
+         qwen3_vl_text, seed_oss, smollm3, solar_open, stablelm, starcoder2, vaultgemma"
     );
     assert_eq!(
         sentence("architectures", json!(["LlamaForSequenceClassification"])),
