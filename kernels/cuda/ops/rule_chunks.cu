@@ -55,8 +55,7 @@ struct RuleSlice {
                                               int half) const {
     const uint64_t channel = 32 * warp + 16 * row_tile + g + 8 * half;
     const uint64_t row = head * p.rule.k_dim + channel;
-    return reinterpret_cast<float2*>(states + row * p.rule.v_dim + first_column + 8 * tile +
-                                     2 * t);
+    return reinterpret_cast<float2*>(states + row * p.rule.v_dim + first_column + 8 * tile + 2 * t);
   }
   __device__ __forceinline__ bool has_state(int row_tile, int tile, int half) const {
     return 32 * warp + 16 * row_tile + g + 8 * half < p.rule.k_dim && is_column(tile);
@@ -221,9 +220,9 @@ struct ChunkProducts {
 
 // What a thread knows of its two rows of a chunk.
 struct ThreadRows {
-  float growth[2];   // decays from the chunk's start to the row
-  float decline[2];  // and from behind it to the end
-  float of_k[2], of_q[2];  // of Mamba-2 the first is the time step
+  float growth[2];                   // decays from the chunk's start to the row
+  float decline[2];                  // and from behind it to the end
+  float of_k[2], of_q[2];            // of Mamba-2 the first is the time step
   uint32_t values[kColumnTiles][2];  // pairs
 
   __device__ __forceinline__ ThreadRows(const RuleSlice& s, const float* sums,
