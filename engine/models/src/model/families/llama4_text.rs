@@ -66,7 +66,7 @@ pub(super) static FAMILY: Family = Family {
         };
         let has_experts = |layer: usize| match &listed {
             Some(listed) => listed.contains(&layer),
-            None => (layer + 1) % step == 0,
+            None => (layer + 1).is_multiple_of(step),
         };
         if !(0..layers).any(has_experts) {
             return Ok(spec);
