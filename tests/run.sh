@@ -62,9 +62,9 @@ if command -v "${CXX:-c++}" >/dev/null; then
     --test calibrate --test golden_models
   export EBB_TEST_DEVICE=cuda # of the golden models; other tests do not look at it
   # A model for each thing that only some families have; the others differ in names.
-  golden=$([ $full = 1 ] || echo arcee cohere2 gemma3_text gemma4_text glm4_moe gpt_oss granitemoe \
-    hunyuan laguna lfm2 llama4_text ministral3 nemotron_h phi qwen2_moe qwen3_5_text qwen3_next smollm3 starcoder2 256_channels \
-    long_rope share_keys beside_a_dense)
+  golden=$([ $full = 1 ] || echo arcee cohere2 gemma3_text gemma4_text glm4_moe gpt_oss \
+    granitemoe hunyuan laguna lfm2 llama4_text ministral3 nemotron_h phi qwen2_moe qwen3_5_text \
+    qwen3_next smollm3 starcoder2 256_channels long_rope share_keys beside_a_dense)
   # What only older devices run is also run by the tests of heads and of models, in part.
   older=$([ $full = 1 ] || echo --skip attention_on_older_devices)
   # The emulator runs one kernel at a time, so there are two processes at once.
