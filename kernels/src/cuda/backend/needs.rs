@@ -154,7 +154,8 @@ mod tests {
     #[test]
     fn a_backend_takes_what_it_was_said_to_need_and_no_step_takes_more() {
         use crate::model::{
-            GatedDeltaSpec, Mixer, OutputGate, QkNorm, RecurrentSpec, Rope, UniformModel,
+            GatedDeltaSpec, Mamba2Spec, Mixer, OutputGate, QkNorm, RecurrentSpec, Rope,
+            UniformModel,
         };
 
         let mut spec = UniformModel {
@@ -184,6 +185,18 @@ mod tests {
             taps: 4,
             norm_eps: 1e-6,
             doubled: false,
+        }));
+        check_needs(&spec, 5);
+        spec.layers[1].mixer = Mixer::Recurrent(RecurrentSpec::Mamba2(Mamba2Spec {
+            heads: 8,
+            head_dim: 32,
+            groups: 2,
+            state_dim: 32,
+            taps: 4,
+            conv_bias: true,
+            norm_parts: Some(2),
+            norm_eps: 1e-6,
+            time_steps: [0.0, f32::INFINITY],
         }));
         check_needs(&spec, 5);
     }

@@ -514,7 +514,7 @@ mod tests {
             json!({ "type": "yarn", "factor": 2.0, "beta_fast": 1.0, "beta_slow": 1.0 }),
             json!({ "type": "yarn", "factor": 2.0, "attention_factor": -1.0 }),
             json!({ "type": "llama3", "factor": 2.0, "low_freq_factor": 4.0,
-                "high_freq_factor": 4.0 }),
+                "high_freq_factor": 3.0 }),
         ] {
             assert!(sentence(wrong.clone()).contains("expected"), "{wrong}");
         }
