@@ -133,7 +133,7 @@ __device__ __forceinline__ void delta_prepare(const RuleChunkParams& p) {
   const StepChunk chunk = p.chunks[blockIdx.x];
   const uint32_t head = blockIdx.y, thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   if (thread < kChunkRows) {
-    const Gate gate = gate_of_row<Rule::kDelta>(p.rule, chunk, head);
+    const DecayAndStrength gate = gate_of_row<Rule::kDelta>(p.rule, chunk, head);
     scalars.log_decay[thread] = gate.log_decay;
     scalars.strength[thread] = gate.strength;
   }

@@ -17,7 +17,7 @@ static_assert(sizeof(MambaNormParams) == 32);
 
 __device__ __forceinline__ void mamba_prepare(const RuleChunkParams& p) {
   __shared__ float log_decays[kChunkRows];
-  const Gate gate = gate_of_row<Rule::kMamba>(p.rule, p.chunks[blockIdx.x], blockIdx.y);
+  const DecayAndStrength gate = gate_of_row<Rule::kMamba>(p.rule, p.chunks[blockIdx.x], blockIdx.y);
   log_decays[threadIdx.x] = gate.log_decay;
   __syncthreads();
   uint32_t* const record = record_of(p, blockIdx.x, blockIdx.y);

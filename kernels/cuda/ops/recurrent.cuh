@@ -95,21 +95,22 @@ __device__ __forceinline__ float both_halves(const bf16* halves, uint32_t len, u
 
 // What a row's gates ask of a head's state: by what logarithm it decays, and how strongly the token
 // is written.
-struct Gate {
+struct DecayAndStrength {
   float log_decay, strength;
 };
 
 // The gates of a head.
 template <Rule R>
-struct Gates {
+struct HeadGates {
   float rate, bias;
 
-  __device__ __forceinline__ Gates(const RuleParams& p, uint32_t head)
+  __device__ __forceinline__ HeadGates(const RuleParams& p, uint32_t head)
       : rate(-expf(both_halves(p.decay, p.v_heads, head))),
         bias(both_halves(p.decay_bias, p.v_heads, head)) {}
 
   // Of the row at `gates`.
-  __device__ __forceinline__ Gate of(const RuleParams& p, const bf16* gates, uint32_t head) const {
+  __device__ __forceinline__ DecayAndStrength of(const RuleParams& p, const bf16* gates,
+                                                 uint32_t head) const {
     if constexpr (R == Rule::kMamba) {
       const float step = softplus(__bfloat162float(gates[head]) + bias);
       const float limited = fminf(fmaxf(step, p.least_step), p.most_step);

@@ -53,12 +53,12 @@ __device__ __forceinline__ uint32_t* record_of(const RuleChunkParams& p, uint32_
 
 // The gate of a chunk's row `threadIdx.x`. Rows behind the last change nothing.
 template <Rule R>
-__device__ __forceinline__ Gate gate_of_row(const RuleParams& p, const StepChunk& chunk,
-                                            uint32_t head) {
+__device__ __forceinline__ DecayAndStrength gate_of_row(const RuleParams& p, const StepChunk& chunk,
+                                                        uint32_t head) {
   if (threadIdx.x >= chunk.rows) return {0.f, 0.f};
   const uint64_t row = chunk.first_row + threadIdx.x;
   const bf16* const gates = p.heads + row * p.in_width + p.gates_at();
-  const Gate gate = Gates<R>(p, head).of(p, gates, head);
+  const DecayAndStrength gate = HeadGates<R>(p, head).of(p, gates, head);
   return {fmaxf(gate.log_decay, kLogDecayMin), gate.strength};
 }
 

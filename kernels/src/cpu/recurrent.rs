@@ -148,45 +148,50 @@ impl Recurrence<'_> {
             });
         })?;
         let matrices = (taps - 1) * channels;
+        let (input, output) = ((input, in_width), (output, out_width));
         match self.spec {
             RecurrentSpec::ShortConv(_) => Ok(()),
-            RecurrentSpec::GatedDelta(delta) => pool.run(seqs.len() * delta.v_heads, |task, _| {
-                isa.run(DeltaHead {
+            RecurrentSpec::GatedDelta(spec) => pool.run(seqs.len() * spec.v_heads, |task, _| {
+                let (seq, head) = (task / spec.v_heads, task % spec.v_heads);
+                let (rows, state) = (seqs[seq], states[seq]);
+                isa.run(Head {
                     layer: self,
-                    delta,
-                    rows: seqs[task / delta.v_heads],
-                    head: task % delta.v_heads,
-                    state: states[task / delta.v_heads],
+                    spec,
+                    rows,
+                    head,
+                    state,
                     matrices,
-                    input: (input, in_width),
-                    output: (output, out_width),
+                    input,
+                    output,
                 });
             }),
-            RecurrentSpec::Mamba2(mamba) => {
-                pool.run(seqs.len() * mamba.heads, |task, _| {
-                    isa.run(MambaHead {
+            RecurrentSpec::Mamba2(spec) => {
+                pool.run(seqs.len() * spec.heads, |task, _| {
+                    let (seq, head) = (task / spec.heads, task % spec.heads);
+                    let (rows, state) = (seqs[seq], states[seq]);
+                    isa.run(Head {
                         layer: self,
-                        mamba,
-                        rows: seqs[task / mamba.heads],
-                        head: task % mamba.heads,
-                        state: states[task / mamba.heads],
+                        spec,
+                        rows,
+                        head,
+                        state,
                         matrices,
-                        input: (input, in_width),
-                        output: (output, out_width),
+                        input,
+                        output,
                     });
                 })?;
                 let rows = seqs.iter().map(|seq| seq.rows as usize).sum();
                 for_rows(pool, rows, out_width, |first, end| {
                     for row in first..end {
-                        let z = row * in_width + mamba.conv_width();
+                        let z = row * in_width + spec.conv_width();
                         // SAFETY: ranges of rows are disjoint.
                         let (z, output) = unsafe {
-                            let output = output.slice(row * out_width, out_width);
-                            (input.slice(z, out_width), output)
+                            let output = output.0.slice(row * out_width, out_width);
+                            (input.0.slice(z, out_width), output)
                         };
                         let weight = &self.weights.norm;
                         isa.run(MambaOut {
-                            mamba,
+                            mamba: spec,
                             weight,
                             z,
                             output,
@@ -284,10 +289,11 @@ impl Kernel for Conv<'_> {
     }
 }
 
-/// One value head of a sequence.
-struct DeltaHead<'a> {
+/// One head of a sequence that has a matrix for its state: a value head of the delta rule, or one
+/// of Mamba-2.
+struct Head<'a, T> {
     layer: &'a Recurrence<'a>,
-    delta: GatedDeltaSpec,
+    spec: T,
     rows: SeqRows,
     head: usize,
     state: SharedSlice<'a, f32>,
@@ -297,12 +303,14 @@ struct DeltaHead<'a> {
     output: (SharedSlice<'a, f32>, usize),
 }
 
-impl Kernel for DeltaHead<'_> {
+impl Kernel for Head<'_, GatedDeltaSpec> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { delta, head, .. } = self;
+        let Self {
+            spec: delta, head, ..
+        } = self;
         let (k_dim, v_dim) = (delta.k_dim, delta.v_dim);
         let k_head = head / (delta.v_heads / delta.k_heads);
         let (k_width, v_width) = (delta.k_width(), delta.v_width());
@@ -363,25 +371,14 @@ impl Kernel for DeltaHead<'_> {
     }
 }
 
-/// One head of Mamba-2 of a sequence.
-struct MambaHead<'a> {
-    layer: &'a Recurrence<'a>,
-    mamba: Mamba2Spec,
-    rows: SeqRows,
-    head: usize,
-    state: SharedSlice<'a, f32>,
-    /// Where the matrices begin in the state.
-    matrices: usize,
-    input: (SharedSlice<'a, f32>, usize),
-    output: (SharedSlice<'a, f32>, usize),
-}
-
-impl Kernel for MambaHead<'_> {
+impl Kernel for Head<'_, Mamba2Spec> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let Self { mamba, head, .. } = self;
+        let Self {
+            spec: mamba, head, ..
+        } = self;
         let (state_dim, head_dim) = (mamba.state_dim, mamba.head_dim);
         let group = head / (mamba.heads / mamba.groups) * state_dim;
         let (width, group_width) = (mamba.width(), mamba.group_width());

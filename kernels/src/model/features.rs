@@ -446,6 +446,21 @@ mod tests {
         ExpertsSpec::plain(4, 2, 32, Routing::SOFTMAX_OF_CHOSEN)
     }
 
+    /// Asserts that layer 1 needs these and no more: each is refused where only those before it are
+    /// computed.
+    fn refuses_in_turn(spec: &ModelSpec, features: &[Feature]) {
+        let backend = "a backend";
+        for (count, &feature) in features.iter().enumerate() {
+            let refused = Err(SpecError::NotComputed {
+                backend,
+                feature,
+                layer: 1,
+            });
+            assert_eq!(spec.refuse_beyond(backend, &features[..count]), refused);
+        }
+        assert_eq!(spec.refuse_beyond(backend, features), Ok(()));
+    }
+
     #[test]
     fn every_feature_is_refused_by_name_and_layer() {
         assert_eq!(plain().refuse_beyond("a backend", &[]), Ok(()));
@@ -576,31 +591,17 @@ mod tests {
             activation: Activation::Relu2,
             bias: true,
         });
-        let mut computed = Vec::new();
-        for feature in [Feature::Relu2, Feature::PlainMlp, Feature::MlpBias] {
-            let refused = Err(SpecError::NotComputed {
-                backend: "a backend",
-                feature,
-                layer: 1,
-            });
-            assert_eq!(spec.refuse_beyond("a backend", &computed), refused);
-            computed.push(feature);
-        }
-        assert_eq!(spec.refuse_beyond("a backend", &computed), Ok(()));
+        refuses_in_turn(
+            &spec,
+            &[Feature::Relu2, Feature::PlainMlp, Feature::MlpBias],
+        );
         let mut spec = plain();
         spec.layers[1].mlp = Mlp::Plain(PlainMlp {
             intermediate: 64,
             activation: Activation::Xielu,
             bias: false,
         });
-        let refused = Err(SpecError::NotComputed {
-            backend: "a backend",
-            feature: Feature::Xielu,
-            layer: 1,
-        });
-        assert_eq!(spec.refuse_beyond("a backend", &computed), refused);
-        computed.push(Feature::Xielu);
-        assert_eq!(spec.refuse_beyond("a backend", &computed), Ok(()));
+        refuses_in_turn(&spec, &[Feature::Xielu, Feature::PlainMlp]);
         spec.layers[1].mlp = Mlp::Dense {
             intermediate: 64,
             activation: Activation::Xielu,
@@ -616,31 +617,16 @@ mod tests {
             norm_eps: 1e-6,
             doubled: true,
         }));
-        let refused = Err(SpecError::NotComputed {
-            backend: "a backend",
-            feature: Feature::DoubledDelta,
-            layer: 1,
-        });
-        assert_eq!(
-            spec.refuse_beyond("a backend", &[Feature::GatedDelta]),
-            refused
-        );
+        refuses_in_turn(&spec, &[Feature::GatedDelta, Feature::DoubledDelta]);
         let mut spec = plain();
         spec.layers[1].mlp = Mlp::Experts(ExpertsSpec {
             activation: ExpertActivation::Relu2,
             ..experts()
         });
-        let mut computed = Vec::new();
-        for feature in [Feature::Relu2, Feature::Experts, Feature::PlainExperts] {
-            let refused = Err(SpecError::NotComputed {
-                backend: "a backend",
-                feature,
-                layer: 1,
-            });
-            assert_eq!(spec.refuse_beyond("a backend", &computed), refused);
-            computed.push(feature);
-        }
-        assert_eq!(spec.refuse_beyond("a backend", &computed), Ok(()));
+        refuses_in_turn(
+            &spec,
+            &[Feature::Relu2, Feature::Experts, Feature::PlainExperts],
+        );
         let mut spec = plain();
         spec.layers[1].mlp = Mlp::Experts(ExpertsSpec {
             activation: ExpertActivation::GeGlu,
@@ -649,43 +635,29 @@ mod tests {
             router_cap: Some(2.0),
             ..experts()
         });
-        let mut computed = Vec::new();
-        for feature in [
-            Feature::GeluTanh,
-            Feature::Experts,
-            Feature::ExpertNorms,
-            Feature::WeightedInput,
-            Feature::RouterCap,
-        ] {
-            let refused = Err(SpecError::NotComputed {
-                backend: "a backend",
-                feature,
-                layer: 1,
-            });
-            assert_eq!(spec.refuse_beyond("a backend", &computed), refused);
-            computed.push(feature);
-        }
-        assert_eq!(spec.refuse_beyond("a backend", &computed), Ok(()));
+        refuses_in_turn(
+            &spec,
+            &[
+                Feature::GeluTanh,
+                Feature::Experts,
+                Feature::ExpertNorms,
+                Feature::WeightedInput,
+                Feature::RouterCap,
+            ],
+        );
         let mut spec = plain();
         spec.layers[1].attention_mut().output_gate = Some(OutputGate {
             softplus: true,
             per_head: true,
         });
-        let mut computed = Vec::new();
-        for feature in [
-            Feature::OutputGate,
-            Feature::SoftplusGate,
-            Feature::HeadGate,
-        ] {
-            let refused = Err(SpecError::NotComputed {
-                backend: "a backend",
-                feature,
-                layer: 1,
-            });
-            assert_eq!(spec.refuse_beyond("a backend", &computed), refused);
-            computed.push(feature);
-        }
-        assert_eq!(spec.refuse_beyond("a backend", &computed), Ok(()));
+        refuses_in_turn(
+            &spec,
+            &[
+                Feature::OutputGate,
+                Feature::SoftplusGate,
+                Feature::HeadGate,
+            ],
+        );
         let mut spec = plain();
         spec.layers[1].attention_mut().chunked = true;
         assert_eq!(spec.validate(), Err(SpecError::NoChunkLength { layer: 1 }));

@@ -138,6 +138,17 @@ const ON_CPU_ALONE: [&str; 2] = ["apertus", "olmo_hybrid"];
 /// The longest of the golden prompts, with its answer.
 const CONTEXT: usize = 320;
 
+/// Whether the device does not compute a model, of a family that is known for it.
+fn is_refused(device: &Device, model: &LoadedModel) -> bool {
+    let computes = model.spec.refuse_beyond("a GPU", &Feature::ON_GPU);
+    let (Device::Cuda(_), Err(refused)) = (device, computes) else {
+        return false;
+    };
+    let name = model.family.name;
+    assert!(ON_CPU_ALONE.contains(&name), "{name}: {refused}");
+    true
+}
+
 /// `None` if a GPU is asked for a model that it does not compute, which it then refuses by name.
 fn sequence(device: &Device, model: &LoadedModel) -> Option<Sequence> {
     let pool = ebb_serving::pool(model, 64 << 20, false).expect("a pool");
@@ -156,13 +167,9 @@ fn sequence(device: &Device, model: &LoadedModel) -> Option<Sequence> {
         ..BackendOptions::cpu(2)
     };
     let started = options.start(model, pool.frames);
-    if matches!(device, Device::Cuda(_))
-        && model.spec.refuse_beyond("a GPU", &Feature::ON_GPU).is_err()
-    {
+    if is_refused(device, model) {
         let refused = started.err().expect("a refusal").to_string();
         assert!(refused.contains("does not compute"), "{refused}");
-        let name = model.family.name;
-        assert!(ON_CPU_ALONE.contains(&name), "{name}: {refused}");
         return None;
     }
     let backend = started.expect("it loads");

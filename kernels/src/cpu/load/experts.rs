@@ -62,7 +62,7 @@ impl<W: WeightSource> Loader<'_, W> {
             .then(|| self.vector(name(L::RouterBias)));
         let router = self.plain(name(L::Router), bias.transpose()?)?;
         let correction = experts.routing.correction;
-        let correction = correction.then(|| self.correction(name(L::RouterCorrection)));
+        let correction = correction.then(|| self.in_halves(name(L::RouterCorrection)));
         let scales = experts.weight_scales;
         let scales = scales.then(|| self.vector(name(L::ExpertScale)));
         let has_score = experts.shared.is_some_and(|shared| shared.gated);
@@ -76,13 +76,6 @@ impl<W: WeightSource> Loader<'_, W> {
             gate_up: self.products(gate_up, experts.experts)?,
             down: self.products(down, experts.experts)?,
         })
-    }
-
-    /// Corrections, of which there are two rows to be added up.
-    fn correction(&mut self, name: TensorName) -> Result<Vec<f32>, LoadError<W::Error>> {
-        let both = self.vector(name)?;
-        let (rounded, rest) = both.split_at(both.len() / 2);
-        Ok(rounded.iter().zip(rest).map(|(a, b)| a + b).collect())
     }
 
     /// A linear layer of one tensor, in bf16.

@@ -265,14 +265,12 @@ impl<W: WeightSource> Loader<'_, W> {
         };
         match spec {
             RecurrentSpec::GatedDelta(_) => {
-                let decay = self.in_halves(name(L::DeltaDecay))?;
-                weights.decay = decay.iter().map(|decay| -decay.exp()).collect();
+                weights.decay = self.decays(name(L::DeltaDecay))?;
                 weights.decay_bias = self.in_halves(name(L::DeltaDecayBias))?;
                 weights.norm = self.vector(name(L::DeltaNorm))?;
             }
             RecurrentSpec::Mamba2(mamba) => {
-                let decay = self.in_halves(name(L::MambaDecay))?;
-                weights.decay = decay.iter().map(|decay| -decay.exp()).collect();
+                weights.decay = self.decays(name(L::MambaDecay))?;
                 weights.decay_bias = self.in_halves(name(L::MambaDtBias))?;
                 weights.skip = self.vector(name(L::MambaSkip))?;
                 if mamba.conv_bias {
@@ -288,6 +286,12 @@ impl<W: WeightSource> Loader<'_, W> {
             RecurrentSpec::ShortConv(_) => {}
         }
         Ok(Some(weights))
+    }
+
+    /// `-exp(decay)` of each head.
+    fn decays(&mut self, name: TensorName) -> Result<Vec<f32>, LoadError<W::Error>> {
+        let decays = self.in_halves(name)?.into_iter();
+        Ok(decays.map(|decay| -decay.exp()).collect())
     }
 
     /// A vector in two rows: rounded, and what that leaves.

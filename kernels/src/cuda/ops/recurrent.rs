@@ -17,7 +17,7 @@ use crate::cuda::recurrence::{RecurrenceStep, chunks_max};
 use crate::cuda::step::StepCapacity;
 use crate::cuda::weights::Weights;
 use crate::model::ops::LinearName;
-use crate::model::{LayerSpec, LayerTensor, ModelSpec, RecurrentSpec};
+use crate::model::{LayerSpec, LayerTensor, Mamba2Spec, ModelSpec, RecurrentSpec};
 use conv::Conv;
 use params::{ConvParams, MambaNormParams, RuleParams, SeqStates};
 use rule::{HeadRule, RuleShape};
@@ -280,11 +280,6 @@ impl Recurrent {
         let Some(shape) = RuleShape::of(spec) else {
             return Ok(());
         };
-        let (eps, time_steps) = match spec {
-            RecurrentSpec::GatedDelta(delta) => (delta.norm_eps, [0.0; 2]),
-            RecurrentSpec::Mamba2(mamba) => (mamba.norm_eps, mamba.time_steps),
-            RecurrentSpec::ShortConv(_) => (0.0, [0.0; 2]),
-        };
         let params = RuleParams {
             states: states((taps - 1) * channels),
             heads: heads.ptr(),
@@ -299,32 +294,47 @@ impl Recurrent {
             v_dim: shape.v_dim as u32,
             in_width: in_width as u32,
             lanes: shape.lanes() as u32,
-            eps,
+            eps: shape.norm_eps,
             queries_at: shape.queries_at as u32,
             keys_at: shape.keys_at as u32,
             values_at: shape.values_at as u32,
-            least_step: time_steps[0],
-            most_step: time_steps[1],
+            least_step: shape.time_steps[0],
+            most_step: shape.time_steps[1],
         };
-        let RecurrentSpec::Mamba2(mamba) = spec else {
-            // SAFETY: as of the convolution.
-            return unsafe { self.delta.run(stream, (&shape, &step), params, scratch) };
+        let rule = match spec {
+            RecurrentSpec::Mamba2(_) => &self.mamba,
+            RecurrentSpec::GatedDelta(_) | RecurrentSpec::ShortConv(_) => &self.delta,
         };
-        // SAFETY: likewise.
-        unsafe { self.mamba.run(stream, (&shape, &step), params, scratch)? };
+        // SAFETY: as of the convolution.
+        unsafe { rule.run(stream, (&shape, &step), params, scratch)? };
+        match spec {
+            RecurrentSpec::Mamba2(mamba) => self.norm(stream, mamba, weights.norm, (rows, out)),
+            RecurrentSpec::GatedDelta(_) | RecurrentSpec::ShortConv(_) => Ok(()),
+        }
+    }
+
+    /// Enqueues the norm of what all heads of Mamba-2 have put out, if there is one.
+    fn norm(
+        &self,
+        stream: &Stream,
+        mamba: &Mamba2Spec,
+        weight: DevicePtr,
+        (rows, out): (usize, &mut DeviceBuffer<bf16>),
+    ) -> Result<(), CudaError> {
         let Some(parts) = mamba.norm_parts else {
             return Ok(());
         };
         let params = MambaNormParams {
             out: out.ptr(),
-            weight: weights.norm,
+            weight,
             parts: parts as u32,
-            len: (out_width / parts) as u32,
-            eps,
+            len: (mamba.width() / parts) as u32,
+            eps: mamba.norm_eps,
             reserved: 0,
         };
         let grid = (rows as u32, parts as u32);
-        // SAFETY: likewise.
+        // SAFETY: the rows were found to be in the buffer, the weights have the spec's shape, and
+        // work of one stream runs in order.
         unsafe { self.mamba_norm.launch(stream, grid, 256, &params) }
     }
 }

@@ -359,11 +359,7 @@ impl<W: WeightSource> Oracle<W> {
             scores.iter_mut().for_each(|s| *s = cap * (*s / cap).tanh());
         }
         let correction = match spec.routing.correction {
-            true => {
-                let both = self.tensor(name(L::RouterCorrection));
-                let (rounded, rest) = both.split_at(spec.experts);
-                rounded.iter().zip(rest).map(|(a, b)| a + b).collect()
-            }
+            true => self.in_halves(name(L::RouterCorrection)),
             false => vec![0.0; spec.experts],
         };
         let mut weights = expert_weights(spec, &scores, &correction);
@@ -427,6 +423,13 @@ impl<W: WeightSource> Oracle<W> {
         out
     }
 
+    /// A vector in two rows: rounded, and what that leaves.
+    fn in_halves(&mut self, name: TensorName) -> Vec<f64> {
+        let both = self.tensor(name);
+        let (rounded, rest) = both.split_at(both.len() / 2);
+        rounded.iter().zip(rest).map(|(a, b)| a + b).collect()
+    }
+
     /// The next token of a causal convolution, each channel by itself.
     fn convolve(&mut self, layer: usize, weights: L, bias: Option<L>, x: Vec<f64>) -> Vec<f64> {
         let name = |t| TensorName::Layer(layer, t);
@@ -452,12 +455,8 @@ impl<W: WeightSource> Oracle<W> {
         let mixed = self.convolve(layer, L::DeltaConv, None, projections.concat());
         let mixed: Vec<f64> = mixed.iter().map(|x| x * sigmoid(*x)).collect();
         let [z, b, a] = [L::DeltaZ, L::DeltaB, L::DeltaA].map(|t| self.matmul(name(t), h));
-        let [decay, decay_bias] = [L::DeltaDecay, L::DeltaDecayBias].map(|t| {
-            let both = self.tensor(name(t));
-            let (rounded, rest) = both.split_at(spec.v_heads);
-            let sums: Vec<f64> = rounded.iter().zip(rest).map(|(a, b)| a + b).collect();
-            sums
-        });
+        let [decay, decay_bias] =
+            [L::DeltaDecay, L::DeltaDecayBias].map(|t| self.in_halves(name(t)));
         let weight = self.tensor(name(L::DeltaNorm));
         let (dk, dv) = (spec.k_dim, spec.v_dim);
         let unit = |x: &[f64]| -> Vec<f64> {
@@ -509,12 +508,7 @@ impl<W: WeightSource> Oracle<W> {
         let mixed = self.convolve(layer, L::MambaConv, bias, projections.concat());
         let mixed: Vec<f64> = mixed.iter().map(|x| x * sigmoid(*x)).collect();
         let [z, dt] = [L::MambaZ, L::MambaDt].map(|t| self.matmul(name(t), h));
-        let [decay, dt_bias] = [L::MambaDecay, L::MambaDtBias].map(|t| {
-            let both = self.tensor(name(t));
-            let (rounded, rest) = both.split_at(spec.heads);
-            let sums: Vec<f64> = rounded.iter().zip(rest).map(|(a, b)| a + b).collect();
-            sums
-        });
+        let [decay, dt_bias] = [L::MambaDecay, L::MambaDtBias].map(|t| self.in_halves(name(t)));
         let skip = self.tensor(name(L::MambaSkip));
         let (rows, columns) = (spec.state_dim, spec.head_dim);
         if self.states[layer].is_empty() {

@@ -41,6 +41,10 @@ pub(super) struct RuleShape {
     pub(super) queries_at: usize,
     pub(super) keys_at: usize,
     pub(super) values_at: usize,
+    /// Added to the mean square in the norm.
+    pub(super) norm_eps: f32,
+    /// Least and largest time step of Mamba-2.
+    pub(super) time_steps: [f32; 2],
     /// Words that are kept of a chunk and a value head.
     record_words: usize,
 }
@@ -58,6 +62,8 @@ impl RuleShape {
                 queries_at: 0,
                 keys_at: delta.k_width(),
                 values_at: 2 * delta.k_width(),
+                norm_eps: delta.norm_eps,
+                time_steps: [0.0; 2],
                 record_words: ROW_WORDS + TILE_WORDS,
             }),
             RecurrentSpec::Mamba2(mamba) => Some(Self {
@@ -68,6 +74,8 @@ impl RuleShape {
                 queries_at: mamba.width() + mamba.group_width(),
                 keys_at: mamba.width(),
                 values_at: 0,
+                norm_eps: mamba.norm_eps,
+                time_steps: mamba.time_steps,
                 record_words: ROW_WORDS,
             }),
         }
