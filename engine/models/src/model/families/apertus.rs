@@ -4,7 +4,7 @@ use ebb_kernels::model::{Activation, LayerTensor, QkNorm, TensorName};
 
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf, put_plain_mlp};
 use crate::model::error::Refusal;
-use crate::model::hf::config::HfDefaults;
+use crate::model::hf::config::{AttentionBias, HfDefaults};
 
 pub(super) static FAMILY: Family = Family {
     name: "apertus",
@@ -27,7 +27,7 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::OfAll,
             has_plain_mlp: true,
             ..HfDefaults::default()
         };
@@ -39,8 +39,6 @@ pub(super) static FAMILY: Family = Family {
             return Err(Refusal::unsupported(NORM, false, "true"));
         }
         let mut model = config.uniform(&defaults)?;
-        model.qkv_bias = config.bool("attention_bias")? == Some(true);
-        model.o_bias = model.qkv_bias;
         model.qk_norm = QkNorm::PerHead;
         let mut spec = model.spec();
         put_plain_mlp(&mut spec, false);

@@ -3,7 +3,7 @@
 use ebb_kernels::model::Activation;
 
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf, put_plain_mlp};
-use crate::model::hf::config::HfDefaults;
+use crate::model::hf::config::{AttentionBias, HfDefaults};
 
 pub(super) static FAMILY: Family = Family {
     name: "arcee",
@@ -20,13 +20,11 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::OfAll,
             has_plain_mlp: true,
             ..HfDefaults::default()
         };
-        let mut model = config.uniform(&defaults)?;
-        model.qkv_bias = config.bool("attention_bias")? == Some(true);
-        model.o_bias = model.qkv_bias;
+        let model = config.uniform(&defaults)?;
         let mut spec = model.spec();
         put_plain_mlp(&mut spec, config.bool("mlp_bias")? == Some(true));
         Ok(spec)

@@ -3,11 +3,10 @@
 
 use ebb_kernels::model::{LayerTensor, Routing, TensorName};
 
+use super::names::GATE_UP;
 use super::{Family, StoredTensor, TextType, glm4_moe};
 use crate::model::experts::put_experts;
 use crate::model::hf::config::HfDefaults;
-
-const GATE_UP: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp];
 
 pub(super) static FAMILY: Family = Family {
     name: "aria_text",

@@ -1,8 +1,8 @@
 //! Bamba: Mamba-2 between layers of attention, each with a dense MLP.
 
-use ebb_kernels::model::{LayerTensor, Mixer, RecurrentSpec, TensorName};
+use ebb_kernels::model::{LayerTensor, RecurrentSpec, TensorName};
 
-use super::{Family, StoredTensor, TextType, llama_hf, mamba};
+use super::{Family, StoredTensor, TextType, llama_hf, mamba, put_recurrent};
 use crate::model::hf::config::{ATTENTION, HfDefaults, LINEAR};
 
 pub(super) static FAMILY: Family = Family {
@@ -30,11 +30,7 @@ pub(super) static FAMILY: Family = Family {
         let by_indices = || (0..layers).map(|layer| indices.contains(&layer)).collect();
         let attention = config.attention_layers(layers, &[LINEAR, "mamba", ATTENTION])?;
         let attention: Vec<_> = attention.unwrap_or_else(by_indices);
-        for (layer, has_attention) in spec.layers.iter_mut().zip(attention) {
-            if !has_attention {
-                layer.mixer = Mixer::Recurrent(RecurrentSpec::Mamba2(mamba));
-            }
-        }
+        put_recurrent(&mut spec, RecurrentSpec::Mamba2(mamba), &attention);
         Ok(spec)
     },
     hf_tensor,

@@ -5,7 +5,7 @@ use ebb_kernels::model::{ModelSpec, NormKind, NormPlace};
 
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::gguf::config::LAYER_NORM_EPS;
-use crate::model::hf::config::HfDefaults;
+use crate::model::hf::config::{AttentionBias, HfDefaults};
 
 pub(super) static FAMILY: Family = Family {
     name: "cohere",
@@ -22,14 +22,12 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::OfAll,
             ..HfDefaults::default()
         };
         // LayerNorm of heads, each with weights of its own (Command R+).
         config.refuse("use_qk_norm")?;
         let mut model = config.uniform(&defaults)?;
-        model.qkv_bias = config.bool("attention_bias")? == Some(true);
-        model.o_bias = model.qkv_bias;
         model.norm_eps = config.number("layer_norm_eps")?.unwrap_or(1e-5) as f32;
         let mut spec = model.spec();
         spec.logit_multiplier = config.number("logit_scale")?.unwrap_or(0.0625) as f32;

@@ -6,7 +6,7 @@ use ebb_kernels::model::{ModelSpec, NormKind, NormPlace};
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::gguf::config::{LAYER_NORM_EPS, WINDOW_PATTERN};
-use crate::model::hf::config::{HfDefaults, WindowRule};
+use crate::model::hf::config::{AttentionBias, HfDefaults, WindowRule};
 
 /// One layer of so many sees everything, unless the configuration says otherwise.
 const FULL_INTERVAL: usize = 4;
@@ -26,7 +26,7 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::OfAll,
             ..HfDefaults::default()
         };
         config.refuse("use_qk_norm")?;
@@ -35,8 +35,6 @@ pub(super) static FAMILY: Family = Family {
             return Err(Refusal::Missing("sliding_window".to_owned()));
         }
         let mut model = config.uniform(&defaults)?;
-        model.qkv_bias = config.bool("attention_bias")? == Some(true);
-        model.o_bias = model.qkv_bias;
         model.norm_eps = config.number("layer_norm_eps")?.unwrap_or(1e-5) as f32;
         let mut spec = model.spec();
         spec.logit_multiplier = config.number("logit_scale")?.unwrap_or(0.0625) as f32;

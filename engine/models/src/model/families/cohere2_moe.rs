@@ -11,7 +11,7 @@ use crate::model::gguf::config::{
 use crate::model::gguf::experts::{
     DENSE_LAYERS, EXPERT_WIDTH, EXPERTS, SHARED_COUNT, SHARED_WIDTH, SIGMOID_ROUTING,
 };
-use crate::model::hf::config::{HfConfig, HfDefaults, WindowRule};
+use crate::model::hf::config::{AttentionBias, HfConfig, HfDefaults, WindowRule};
 
 /// One layer of so many sees everything, unless the configuration says otherwise.
 const FULL_INTERVAL: usize = 4;
@@ -33,7 +33,7 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::OfAll,
             ..HfDefaults::default()
         };
         // Without a window no layer has RoPE in transformers.
@@ -41,8 +41,6 @@ pub(super) static FAMILY: Family = Family {
             return Err(Refusal::Missing("sliding_window".to_owned()));
         }
         let mut model = config.uniform(&defaults)?;
-        model.qkv_bias = config.bool("attention_bias")? == Some(true);
-        model.o_bias = model.qkv_bias;
         // RMSNorm where the file has an epsilon for it.
         let rms_eps = config.number("rms_norm_eps")?;
         let eps = rms_eps.or(config.number("layer_norm_eps")?);

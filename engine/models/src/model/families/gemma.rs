@@ -24,9 +24,7 @@ pub(super) static FAMILY: Family = Family {
     hf_spec: |config| {
         config.refuse("use_bidirectional_attention")?;
         check_activation(config)?;
-        let mut model = config.uniform(&gemma2::DEFAULTS)?;
-        model.qkv_bias = config.bool("attention_bias")? == Some(true);
-        model.o_bias = model.qkv_bias;
+        let model = config.uniform(&gemma2::DEFAULTS)?;
         let mut spec = model.spec();
         spec.embedding_multiplier = config.round(root_of_width(&spec))?;
         spec.norms.from_one = true;

@@ -7,7 +7,7 @@ use ebb_kernels::model::{Activation, LayerTensor, ModelSpec, NormPlace, TensorNa
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::gguf::config::{GgufConfig, WINDOW_PATTERN};
-use crate::model::hf::config::{HfConfig, HfDefaults, RopeScalings, WindowRule};
+use crate::model::hf::config::{AttentionBias, HfConfig, HfDefaults, RopeScalings, WindowRule};
 
 /// One layer of so many sees everything, unless the configuration says otherwise.
 const FULL_INTERVAL: usize = 2;
@@ -72,7 +72,7 @@ pub(super) fn hf_spec_with_caps(config: &HfConfig) -> Result<ModelSpec, Refusal>
 
 /// Also Gemma's and Gemma 3's.
 pub(super) const DEFAULTS: HfDefaults = HfDefaults {
-    ignores_attention_bias: true,
+    attention_bias: AttentionBias::OfAll,
     rotates_part_of_a_head: false,
     rope_scalings: RopeScalings::Common,
     has_ropes_by_kind: false,
@@ -83,9 +83,7 @@ pub(super) const DEFAULTS: HfDefaults = HfDefaults {
 /// What Gemma 2 and 3 have in common.
 pub(super) fn hf_spec(config: &HfConfig, defaults: &HfDefaults) -> Result<ModelSpec, Refusal> {
     config.refuse("use_bidirectional_attention")?;
-    let mut model = config.uniform(defaults)?;
-    model.qkv_bias = config.bool("attention_bias")? == Some(true);
-    model.o_bias = model.qkv_bias;
+    let model = config.uniform(defaults)?;
     let mut spec = model.spec();
     put_norms(&mut spec);
     spec.embedding_multiplier = config.round(root_of_width(&spec))?;

@@ -9,7 +9,7 @@ use ebb_kernels::model::{
 
 use super::{Family, StoredTensor, TextType, gemma2, gemma4_gguf};
 use crate::model::error::Refusal;
-use crate::model::hf::config::{HfConfig, HfDefaults, RopeScalings, WindowRule};
+use crate::model::hf::config::{AttentionBias, HfConfig, HfDefaults, RopeScalings, WindowRule};
 
 /// One layer of so many sees everything, unless the configuration says otherwise.
 pub(super) const FULL_INTERVAL: usize = 6;
@@ -96,7 +96,7 @@ pub(super) static FAMILY: Family = Family {
 };
 
 const DEFAULTS: HfDefaults = HfDefaults {
-    ignores_attention_bias: true,
+    attention_bias: AttentionBias::OfAll,
     rotates_part_of_a_head: false,
     rope_scalings: RopeScalings::Proportional,
     has_ropes_by_kind: true,
@@ -107,8 +107,6 @@ const DEFAULTS: HfDefaults = HfDefaults {
 /// Everything but what layers share and get beside the residual stream.
 fn hf_spec(config: &HfConfig) -> Result<ModelSpec, Refusal> {
     let mut model = config.uniform(&DEFAULTS)?;
-    model.qkv_bias = config.bool("attention_bias")? == Some(true);
-    model.o_bias = model.qkv_bias;
     model.qk_norm = QkNorm::PerHead;
     let mut spec = model.spec();
     spec.embedding_multiplier = config.round((spec.hidden as f64).sqrt() as f32)?;

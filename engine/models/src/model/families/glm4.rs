@@ -5,7 +5,7 @@ use ebb_kernels::model::{LayerTensor, ModelSpec, NormPlace, TensorName, UniformM
 
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
-use crate::model::hf::config::{HfConfig, HfDefaults};
+use crate::model::hf::config::{AttentionBias, HfConfig, HfDefaults};
 
 const GATE_UP: &[LayerTensor] = &[LayerTensor::Gate, LayerTensor::Up];
 
@@ -83,7 +83,7 @@ pub(super) static FAMILY: Family = Family {
 /// Also GLM-4's of 2024.
 pub(super) fn hf_model(config: &HfConfig) -> Result<UniformModel, Refusal> {
     let defaults = HfDefaults {
-        ignores_attention_bias: true,
+        attention_bias: AttentionBias::Other,
         rotates_part_of_a_head: true,
         ..HfDefaults::default()
     };

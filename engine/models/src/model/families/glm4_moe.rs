@@ -11,7 +11,7 @@ use crate::model::gguf::config::{GgufConfig, PREDICTING};
 use crate::model::gguf::experts::{
     DENSE_LAYERS, EXPERT_WIDTH, EXPERTS, SHARED_COUNT, SIGMOID_ROUTING,
 };
-use crate::model::hf::config::HfDefaults;
+use crate::model::hf::config::{AttentionBias, HfDefaults};
 
 pub(super) static FAMILY: Family = Family {
     name: "glm4_moe",
@@ -45,7 +45,7 @@ pub(super) static FAMILY: Family = Family {
     ],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::Other,
             rotates_part_of_a_head: true,
             ..HfDefaults::default()
         };

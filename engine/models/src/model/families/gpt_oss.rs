@@ -5,12 +5,13 @@ use ebb_kernels::model::{
     ExpertActivation, ExpertsSpec, LayerTensor, ModelSpec, Routing, TensorName,
 };
 
+use super::names::GATE_UP;
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
 use crate::model::gguf::config::WINDOW_PATTERN;
 use crate::model::gguf::experts::{EXPERT_WIDTH, EXPERTS};
-use crate::model::hf::config::{HfDefaults, WindowRule};
+use crate::model::hf::config::{AttentionBias, HfDefaults, WindowRule};
 
 /// One layer of so many sees everything, unless the configuration says otherwise.
 const FULL_INTERVAL: usize = 2;
@@ -21,7 +22,6 @@ const ALPHA: f32 = 1.702;
 /// The bound of gate and up, unless the configuration has another.
 const LIMIT: f64 = 7.0;
 
-const GATE_UP: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp];
 const GATE_UP_BIAS: &[LayerTensor] = &[LayerTensor::ExpertGateBias, LayerTensor::ExpertUpBias];
 const DOWN: &[LayerTensor] = &[LayerTensor::ExpertDown];
 
@@ -45,7 +45,7 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::Other,
             ..HfDefaults::default()
         };
         let mut model = config.uniform(&defaults)?;

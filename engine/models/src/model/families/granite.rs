@@ -5,7 +5,7 @@ use ebb_kernels::model::ModelSpec;
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::gguf::config::GgufConfig;
-use crate::model::hf::config::{HfConfig, HfDefaults};
+use crate::model::hf::config::{AttentionBias, HfConfig, HfDefaults};
 
 pub(super) static FAMILY: Family = Family {
     name: "granite",
@@ -37,12 +37,10 @@ pub(super) static FAMILY: Family = Family {
 /// Also that of others whose MLPs are as wide as the field `intermediate` says.
 pub(super) fn hf_spec(config: &HfConfig, intermediate: &str) -> Result<ModelSpec, Refusal> {
     let defaults = HfDefaults {
-        ignores_attention_bias: true,
+        attention_bias: AttentionBias::OfAll,
         ..HfDefaults::default()
     };
     let mut model = config.uniform(&defaults)?;
-    model.qkv_bias = config.bool("attention_bias")? == Some(true);
-    model.o_bias = model.qkv_bias;
     model.intermediate = config.required_size(intermediate)?;
     let mut spec = model.spec();
     put_multipliers(config, &mut spec)?;

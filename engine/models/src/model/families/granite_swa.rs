@@ -9,7 +9,7 @@ use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
 use crate::model::gguf::config::{GgufConfig, WINDOW_PATTERN};
 use crate::model::gguf::experts::{EXPERTS, SHARED_WIDTH};
-use crate::model::hf::config::{HfConfig, HfDefaults, WindowRule};
+use crate::model::hf::config::{AttentionBias, HfConfig, HfDefaults, WindowRule};
 
 /// One layer of so many sees everything, the first of each, unless the configuration says
 /// otherwise.
@@ -39,12 +39,10 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::OfAll,
             ..HfDefaults::default()
         };
-        let mut model = config.uniform(&defaults)?;
-        model.qkv_bias = config.bool("attention_bias")? == Some(true);
-        model.o_bias = model.qkv_bias;
+        let model = config.uniform(&defaults)?;
         let mut spec = model.spec();
         granite::put_multipliers(config, &mut spec)?;
         put_layers(config, &defaults, &mut spec)?;

@@ -4,13 +4,12 @@
 use ebb_kernels::model::{ExpertsSpec, LayerTensor, ModelSpec, Routing, TensorName};
 
 use super::granite::{gguf_spec, put_multipliers};
+use super::names::GATE_UP;
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
 use crate::model::gguf::experts::{EXPERTS, SHARED_WIDTH};
-use crate::model::hf::config::{HfConfig, HfDefaults};
-
-const GATE_UP: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp];
+use crate::model::hf::config::{AttentionBias, HfConfig, HfDefaults};
 
 pub(super) static FAMILY: Family = Family {
     name: "granitemoe",
@@ -57,12 +56,10 @@ pub(super) static FAMILY: Family = Family {
 /// The layers, and the experts that all of them have.
 pub(super) fn hf_layers(config: &HfConfig) -> Result<(ModelSpec, ExpertsSpec), Refusal> {
     let defaults = HfDefaults {
-        ignores_attention_bias: true,
+        attention_bias: AttentionBias::OfAll,
         ..HfDefaults::default()
     };
-    let mut model = config.uniform(&defaults)?;
-    model.qkv_bias = config.bool("attention_bias")? == Some(true);
-    model.o_bias = model.qkv_bias;
+    let model = config.uniform(&defaults)?;
     let mut spec = model.spec();
     put_multipliers(config, &mut spec)?;
     let experts = config.experts("intermediate_size", Routing::SOFTMAX_OF_CHOSEN)?;

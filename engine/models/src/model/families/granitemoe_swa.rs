@@ -3,10 +3,9 @@
 
 use ebb_kernels::model::{LayerTensor, TensorName};
 
+use super::names::GATE_UP;
 use super::{Family, StoredTensor, TextType, granite_swa, granitemoeshared};
 use crate::model::hf::config::HfDefaults;
-
-const GATE_UP: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp];
 
 pub(super) static FAMILY: Family = Family {
     name: "granitemoe_swa",

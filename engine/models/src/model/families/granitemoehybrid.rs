@@ -1,9 +1,9 @@
 //! Granite 4: Granite whose MLPs, or shared experts, are stored with gate and up in one, that may
 //! do without RoPE, and that may have Mamba-2 in place of attention.
 
-use ebb_kernels::model::{LayerTensor, Mixer, RecurrentSpec, TensorName};
+use ebb_kernels::model::{LayerTensor, RecurrentSpec, TensorName};
 
-use super::{Family, StoredTensor, TextType, granite, granitemoeshared, mamba};
+use super::{Family, StoredTensor, TextType, granite, granitemoeshared, mamba, put_recurrent};
 use crate::model::error::Refusal;
 use crate::model::hf::config::{ATTENTION, LINEAR};
 
@@ -49,10 +49,7 @@ pub(super) static FAMILY: Family = Family {
         let attention = attention.unwrap_or_else(|| vec![false; layers]);
         if attention.contains(&false) {
             let mamba = mamba::hf_spec(config, spec.hidden, spec.norm_eps)?;
-            let recurrent = spec.layers.iter_mut().zip(&attention);
-            for (layer, _) in recurrent.filter(|(_, has_attention)| !**has_attention) {
-                layer.mixer = Mixer::Recurrent(RecurrentSpec::Mamba2(mamba));
-            }
+            put_recurrent(&mut spec, RecurrentSpec::Mamba2(mamba), &attention);
         }
         Ok(spec)
     },

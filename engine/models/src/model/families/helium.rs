@@ -1,7 +1,7 @@
 //! Helium: Llama whose RoPE rotates pairs of neighbouring channels.
 
 use super::{Family, TextType, llama_hf};
-use crate::model::hf::config::HfDefaults;
+use crate::model::hf::config::{AttentionBias, HfDefaults};
 
 pub(super) static FAMILY: Family = Family {
     name: "helium",
@@ -17,7 +17,7 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::Other,
             ..HfDefaults::default()
         };
         let mut model = config.uniform(&defaults)?;

@@ -4,7 +4,7 @@ use ebb_kernels::model::{LayerTensor, QkNorm, TensorName, UniformModel};
 
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
-use crate::model::hf::config::{HfConfig, HfDefaults, RopeScalings};
+use crate::model::hf::config::{AttentionBias, HfConfig, HfDefaults, RopeScalings};
 
 pub(super) static FAMILY: Family = Family {
     name: "hunyuan_v1_dense",
@@ -36,7 +36,7 @@ pub(super) static FAMILY: Family = Family {
 /// What the layers of those with experts have, too.
 pub(super) fn model(config: &HfConfig) -> Result<UniformModel, Refusal> {
     let defaults = HfDefaults {
-        ignores_attention_bias: true,
+        attention_bias: AttentionBias::OfAll,
         rope_scalings: RopeScalings::WithAlpha,
         ..HfDefaults::default()
     };
@@ -47,8 +47,6 @@ pub(super) fn model(config: &HfConfig) -> Result<UniformModel, Refusal> {
         return Err(Refusal::unsupported(NORM, false, "true"));
     }
     let mut model = config.uniform(&defaults)?;
-    model.qkv_bias = config.bool("attention_bias")? == Some(true);
-    model.o_bias = model.qkv_bias;
     model.qk_norm = QkNorm::PerHeadBehindRope;
     Ok(model)
 }

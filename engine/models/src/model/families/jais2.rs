@@ -3,7 +3,7 @@
 use ebb_kernels::model::NormKind;
 
 use super::{Family, TextType, llama_hf, put_plain_mlp};
-use crate::model::hf::config::HfDefaults;
+use crate::model::hf::config::{AttentionBias, HfDefaults};
 
 pub(super) static FAMILY: Family = Family {
     name: "jais2",
@@ -18,7 +18,7 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::Other,
             has_plain_mlp: true,
             ..HfDefaults::default()
         };

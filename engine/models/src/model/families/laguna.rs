@@ -8,7 +8,7 @@ use ebb_kernels::model::{
 use super::{Family, StoredTensor, TextType, glm4_moe, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
-use crate::model::hf::config::{HfConfig, HfDefaults, WindowRule};
+use crate::model::hf::config::{AttentionBias, HfConfig, HfDefaults, WindowRule};
 
 pub(super) static FAMILY: Family = Family {
     name: "laguna",
@@ -44,14 +44,12 @@ pub(super) static FAMILY: Family = Family {
             }
         }
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::OfAll,
             rotates_part_of_a_head: true,
             has_ropes_by_kind: true,
             ..HfDefaults::default()
         };
         let mut model = config.uniform(&defaults)?;
-        model.qkv_bias = config.bool("attention_bias")? == Some(true);
-        model.o_bias = model.qkv_bias;
         model.qk_norm = QkNorm::PerHead;
         let mut spec = model.spec();
         // The last is that of the layers with windows.

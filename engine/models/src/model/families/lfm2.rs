@@ -4,7 +4,7 @@ use ebb_kernels::model::{
     LayerTensor, Mixer, ModelSpec, QkNorm, RecurrentSpec, ShortConvSpec, TensorName, UniformModel,
 };
 
-use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
+use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf, put_recurrent};
 use crate::model::error::Refusal;
 use crate::model::gguf::config::{GgufConfig, SHORT_CONV_TAPS};
 use crate::model::hf::config::{HfConfig, HfDefaults, LINEAR};
@@ -110,11 +110,7 @@ pub(super) fn put_convolutions(
         taps: config.size("conv_L_cache")?.unwrap_or(3),
         bias: config.bool("conv_bias")?.unwrap_or(false),
     };
-    for (layer, has_attention) in spec.layers.iter_mut().zip(attention) {
-        if !has_attention {
-            layer.mixer = Mixer::Recurrent(RecurrentSpec::ShortConv(conv));
-        }
-    }
+    put_recurrent(spec, RecurrentSpec::ShortConv(conv), attention);
     Ok(())
 }
 

@@ -6,16 +6,16 @@ use ebb_kernels::model::{
     LayerTensor, QkNorm, QueryGrowth, RouterScores, Routing, SharedExpert, TensorName,
 };
 
+use super::names::GATE_UP;
 use super::{Family, StoredTensor, TextType, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
-use crate::model::hf::config::{HfConfig, HfDefaults};
+use crate::model::hf::config::{AttentionBias, HfConfig, HfDefaults};
 
 /// One layer of so many has no RoPE, unless the configuration says otherwise.
 const NO_ROPE_INTERVAL: usize = 4;
 
 const CHUNK: &str = "attention_chunk_size";
-const GATE_UP: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp];
 
 pub(super) static FAMILY: Family = Family {
     name: "llama4_text",
@@ -34,12 +34,10 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::OfAll,
             ..HfDefaults::default()
         };
         let mut model = config.uniform(&defaults)?;
-        model.qkv_bias = config.bool("attention_bias")? == Some(true);
-        model.o_bias = model.qkv_bias;
         let layers = model.layers;
         let (width, rotated) = (model.intermediate, rotated_layers(config, layers)?);
         model.intermediate = config.required_size("intermediate_size_mlp")?;

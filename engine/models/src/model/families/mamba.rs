@@ -22,17 +22,8 @@ pub(super) fn hf_spec(
     norm_eps: f32,
 ) -> Result<Mamba2Spec, Refusal> {
     config.refuse("mamba_proj_bias")?;
-    // Convolutions go through what MLPs do.
-    const ACTIVATION: &str = "hidden_act";
-    if let Some(found) = config.text(ACTIVATION)?
-        && !["silu", "swish"].contains(&found)
-    {
-        return Err(Refusal::unsupported(
-            ACTIVATION,
-            format!("{found:?}"),
-            "silu",
-        ));
-    }
+    // Convolutions have the same.
+    config.refuse_all_but_silu("silu")?;
     let size = |key, default| Ok::<_, Refusal>(config.size(key)?.unwrap_or(default));
     let heads = size("mamba_n_heads", 128)?;
     let width = size("mamba_expand", 2)?.saturating_mul(hidden);

@@ -13,7 +13,7 @@ mod row_order;
 
 use std::fmt;
 
-use ebb_kernels::model::{Mlp, ModelSpec, PlainMlp, TensorName};
+use ebb_kernels::model::{Mixer, Mlp, ModelSpec, PlainMlp, RecurrentSpec, TensorName};
 
 use super::error::Refusal;
 use super::gguf::config::GgufConfig;
@@ -240,6 +240,15 @@ impl fmt::Debug for Family {
 impl fmt::Display for Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
+    }
+}
+
+/// Gives a recurrence to every layer that has no attention.
+fn put_recurrent(spec: &mut ModelSpec, recurrent: RecurrentSpec, attention: &[bool]) {
+    for (layer, has_attention) in spec.layers.iter_mut().zip(attention) {
+        if !has_attention {
+            layer.mixer = Mixer::Recurrent(recurrent);
+        }
     }
 }
 

@@ -32,7 +32,7 @@ enum Heads {
 }
 
 /// What of an expert lies together where not all by itself.
-const GATE_UP: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp];
+pub(crate) const GATE_UP: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp];
 
 /// Stands in a name for the number of an expert.
 const EXPERT: &str = "*";

@@ -4,7 +4,7 @@
 use ebb_kernels::model::{LayerTensor, QkNorm, TensorName};
 
 use super::{Family, StoredTensor, TextType, llama_hf, put_plain_mlp};
-use crate::model::hf::config::HfDefaults;
+use crate::model::hf::config::{AttentionBias, HfDefaults};
 
 /// The cap of logits, unless the configuration has another.
 const CAP: f64 = 15.0;
@@ -22,13 +22,11 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::OfAll,
             has_plain_mlp: true,
             ..HfDefaults::default()
         };
         let mut model = config.uniform(&defaults)?;
-        model.qkv_bias = config.bool("attention_bias")? == Some(true);
-        model.o_bias = model.qkv_bias;
         model.qk_norm = QkNorm::PerHeadBehindRope;
         // Its pairs of channels turn the other way.
         let long = model.rope.long.iter_mut().map(|long| &mut long.inv_freq);

@@ -5,7 +5,7 @@ use ebb_kernels::model::{Activation, ModelSpec, NormKind};
 
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf, put_plain_mlp};
 use crate::model::gguf::config::LAYER_NORM_EPS;
-use crate::model::hf::config::HfDefaults;
+use crate::model::hf::config::{AttentionBias, HfDefaults};
 
 pub(super) static FAMILY: Family = Family {
     name: "nemotron",
@@ -22,14 +22,12 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::OfAll,
             rotates_part_of_a_head: true,
             has_plain_mlp: true,
             ..HfDefaults::default()
         };
         let mut model = config.uniform(&defaults)?;
-        model.qkv_bias = config.bool("attention_bias")? == Some(true);
-        model.o_bias = model.qkv_bias;
         model.norm_eps = config.number("norm_eps")?.unwrap_or(1e-5) as f32;
         let mut spec = model.spec();
         finish(&mut spec, config.bool("mlp_bias")? == Some(true));

@@ -84,7 +84,6 @@ fn mamba_2(config: &HfConfig, norm_eps: f32) -> Result<Mamba2Spec, Refusal> {
     // Older files have names that come first where both are there.
     let either =
         |old, key, default| Ok::<_, Refusal>(config.size(old)?.unwrap_or(size(key, default)?));
-    let bias = |key| config.bool(key);
     let limits = match config.says("mamba_dt_limit") {
         true => "mamba_dt_limit",
         false => "time_step_limit",
@@ -96,8 +95,9 @@ fn mamba_2(config: &HfConfig, norm_eps: f32) -> Result<Mamba2Spec, Refusal> {
         groups,
         state_dim: size("ssm_state_size", 128)?,
         taps: either("mamba_d_conv", "conv_kernel", 4)?,
-        conv_bias: bias("mamba_conv_bias")?
-            .or(bias("use_conv_bias")?)
+        conv_bias: config
+            .bool("mamba_conv_bias")?
+            .or(config.bool("use_conv_bias")?)
             .unwrap_or(true),
         norm_parts: Some(groups),
         norm_eps,
@@ -131,6 +131,9 @@ fn hf_tensor(name: TensorName) -> StoredTensor {
         return StoredTensor::own(name, stored);
     };
     let prefix = format!("backbone.layers.{layer}");
+    let of_each_expert = |part: &str| {
+        StoredTensor::of_each_expert(name, format!("{prefix}.mixer.experts.*.{part}.weight"))
+    };
     let part = match part {
         L::AttnNorm | L::MlpNorm => "norm.weight",
         L::Q => "mixer.q_proj.weight",
@@ -143,15 +146,8 @@ fn hf_tensor(name: TensorName) -> StoredTensor {
         L::RouterCorrection => "mixer.gate.e_score_correction_bias",
         L::SharedUp => "mixer.shared_experts.up_proj.weight",
         L::SharedDown => "mixer.shared_experts.down_proj.weight",
-        L::ExpertUp | L::ExpertDown => {
-            let part = if part == L::ExpertUp {
-                "up_proj"
-            } else {
-                "down_proj"
-            };
-            let stored = format!("{prefix}.mixer.experts.*.{part}.weight");
-            return StoredTensor::of_each_expert(name, stored);
-        }
+        L::ExpertUp => return of_each_expert("up_proj"),
+        L::ExpertDown => return of_each_expert("down_proj"),
         _ => {
             let mamba = mamba::hf_tensor(name, &format!("{prefix}.mixer"));
             return mamba.unwrap_or_else(|| unreachable!("no layer has a {part:?}"));

@@ -2,12 +2,11 @@
 //! has OLMo 3's attention with norms behind its parts; published files have no RoPE.
 
 use ebb_kernels::model::{
-    Activation, GatedDeltaSpec, LayerTensor, Mixer, NormPlace, QkNorm, RecurrentSpec, TensorName,
+    GatedDeltaSpec, LayerTensor, Mixer, NormPlace, QkNorm, RecurrentSpec, TensorName,
 };
 
 use super::qwen3_next::FULL_INTERVAL;
 use super::{Family, StoredTensor, TextType, llama_hf};
-use crate::model::error::Refusal;
 use crate::model::hf::config::{HfDefaults, LINEAR};
 
 /// That of the norm behind the delta rule, whatever the other norms have.
@@ -29,11 +28,8 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let mut model = config.uniform(&HfDefaults::default())?;
-        if model.activation != Activation::Silu {
-            // Convolutions have the same.
-            let found = r#""gelu_pytorch_tanh""#;
-            return Err(Refusal::unsupported("hidden_act", found, "silu"));
-        }
+        // Convolutions have the same.
+        config.refuse_all_but_silu("silu")?;
         model.qk_norm = QkNorm::Whole;
         let (layers, heads, hidden) = (model.layers, model.q_heads, model.hidden);
         let k_heads = config.size("linear_num_key_heads")?.unwrap_or(heads);

@@ -7,7 +7,7 @@ use ebb_kernels::model::{
 
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf, put_plain_mlp};
 use crate::model::gguf::config::LAYER_NORM_EPS;
-use crate::model::hf::config::HfDefaults;
+use crate::model::hf::config::{AttentionBias, HfDefaults};
 
 pub(super) static FAMILY: Family = Family {
     name: "phi",
@@ -24,7 +24,7 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::Other,
             rotates_part_of_a_head: true,
             has_plain_mlp: true,
             ..HfDefaults::default()

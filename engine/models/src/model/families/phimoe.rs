@@ -9,7 +9,7 @@ use ebb_kernels::model::{ExpertsSpec, ModelSpec, NormKind, Norms, RouterScores, 
 use super::{Family, GgufFamily, TextType, llama_gguf, mixtral};
 use crate::model::experts::put_experts;
 use crate::model::gguf::experts::EXPERTS;
-use crate::model::hf::config::{HfDefaults, RopeScalings, WindowRule};
+use crate::model::hf::config::{AttentionBias, HfDefaults, RopeScalings, WindowRule};
 
 /// How far behind the best expert another may be, unless the configuration says otherwise.
 const JITTER: f64 = 0.01;
@@ -29,7 +29,7 @@ pub(super) static FAMILY: Family = Family {
     hf_spec: |config| {
         config.refuse("lm_head_bias")?;
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::Other,
             rope_scalings: RopeScalings::None,
             ..HfDefaults::default()
         };

@@ -4,7 +4,7 @@ use ebb_kernels::model::ModelSpec;
 
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
-use crate::model::hf::config::{HfConfig, HfDefaults, WindowRule};
+use crate::model::hf::config::{AttentionBias, HfConfig, HfDefaults, WindowRule};
 
 pub(super) static FAMILY: Family = Family {
     name: "qwen2",
@@ -34,7 +34,7 @@ pub(super) static FAMILY: Family = Family {
     ],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::Other,
             ..HfDefaults::default()
         };
         let mut model = config.uniform(&defaults)?;

@@ -7,7 +7,7 @@ use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
 use crate::model::gguf::experts::{EXPERT_WIDTH, EXPERTS, SHARED_WIDTH};
-use crate::model::hf::config::{HfDefaults, WindowRule};
+use crate::model::hf::config::{AttentionBias, HfDefaults, WindowRule};
 
 pub(super) static FAMILY: Family = Family {
     name: "qwen2_moe",
@@ -24,7 +24,7 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::Other,
             ..HfDefaults::default()
         };
         let mut model = config.uniform(&defaults)?;

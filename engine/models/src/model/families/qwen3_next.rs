@@ -2,8 +2,8 @@
 //! gate behind it; experts everywhere, and one beside them that every token goes through.
 
 use ebb_kernels::model::{
-    Activation, GatedDeltaSpec, LayerTensor, Mixer, ModelSpec, OutputGate, QkNorm, RecurrentSpec,
-    TensorName, UniformModel,
+    GatedDeltaSpec, LayerTensor, Mixer, ModelSpec, OutputGate, QkNorm, RecurrentSpec, TensorName,
+    UniformModel,
 };
 
 use super::qwen3_next_gguf::{EXPERT_KEYS, KEYS, gguf_spec, gguf_tensor, older, put_gguf_experts};
@@ -89,11 +89,8 @@ pub(super) fn hybrid(config: &HfConfig) -> Result<ModelSpec, Refusal> {
         return Err(Refusal::unsupported("attn_output_gate", false, "true"));
     }
     let mut model = config.uniform(&defaults)?;
-    if model.activation != Activation::Silu {
-        // Convolutions have the same.
-        let found = r#""gelu_pytorch_tanh""#;
-        return Err(Refusal::unsupported("hidden_act", found, "silu"));
-    }
+    // Convolutions have the same.
+    config.refuse_all_but_silu("silu")?;
     model.qk_norm = QkNorm::PerHead;
     let delta = GatedDeltaSpec {
         k_heads: config.required_size("linear_num_key_heads")?,

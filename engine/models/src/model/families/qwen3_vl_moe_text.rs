@@ -2,14 +2,13 @@
 
 use ebb_kernels::model::{LayerTensor, QkNorm, Routing, TensorName};
 
+use super::names::GATE_UP;
 use super::qwen3_vl_text::IMAGES;
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
 use crate::model::gguf::experts::{EXPERT_WIDTH, EXPERTS};
 use crate::model::hf::config::HfDefaults;
-
-const GATE_UP: &[LayerTensor] = &[LayerTensor::ExpertGate, LayerTensor::ExpertUp];
 
 pub(super) static FAMILY: Family = Family {
     name: "qwen3_vl_moe_text",

@@ -3,7 +3,7 @@
 use ebb_kernels::model::{LayerTensor, TensorName};
 
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
-use crate::model::hf::config::HfDefaults;
+use crate::model::hf::config::{AttentionBias, HfDefaults};
 
 pub(super) static FAMILY: Family = Family {
     name: "seed_oss",
@@ -19,7 +19,7 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::Other,
             ..HfDefaults::default()
         };
         let mut model = config.uniform(&defaults)?;

@@ -3,7 +3,7 @@
 
 use super::{Family, TextType, glm4_moe};
 use crate::model::experts::put_experts;
-use crate::model::hf::config::HfDefaults;
+use crate::model::hf::config::{AttentionBias, HfDefaults};
 
 pub(super) static FAMILY: Family = Family {
     name: "solar_open",
@@ -24,7 +24,7 @@ pub(super) static FAMILY: Family = Family {
     hf_spec: |config| {
         config.refuse("use_qk_norm")?;
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::Other,
             rotates_part_of_a_head: true,
             ..HfDefaults::default()
         };

@@ -5,7 +5,7 @@ use ebb_kernels::model::{ModelSpec, NormKind, NormPlace};
 
 use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
 use crate::model::gguf::config::LAYER_NORM_EPS;
-use crate::model::hf::config::HfDefaults;
+use crate::model::hf::config::{AttentionBias, HfDefaults};
 
 pub(super) static FAMILY: Family = Family {
     name: "stablelm",
@@ -21,7 +21,7 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::Other,
             rotates_part_of_a_head: true,
             ..HfDefaults::default()
         };

@@ -4,7 +4,7 @@ use ebb_kernels::model::{Activation, LayerTensor, ModelSpec, NormKind, TensorNam
 
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf, put_plain_mlp};
 use crate::model::gguf::config::LAYER_NORM_EPS;
-use crate::model::hf::config::{HfDefaults, WindowRule};
+use crate::model::hf::config::{AttentionBias, HfDefaults, WindowRule};
 
 pub(super) static FAMILY: Family = Family {
     name: "starcoder2",
@@ -20,7 +20,7 @@ pub(super) static FAMILY: Family = Family {
     }],
     hf_spec: |config| {
         let defaults = HfDefaults {
-            ignores_attention_bias: true,
+            attention_bias: AttentionBias::Other,
             has_plain_mlp: true,
             ..HfDefaults::default()
         };

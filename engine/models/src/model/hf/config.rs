@@ -91,8 +91,8 @@ pub(crate) struct HfConfig {
 /// What a family's config.json may leave out or say beyond the common fields.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct HfDefaults {
-    /// `attention_bias` says nothing about this family's biases.
-    pub(crate) ignores_attention_bias: bool,
+    /// What `attention_bias` says.
+    pub(crate) attention_bias: AttentionBias,
     /// `partial_rotary_factor` may be below 1.
     pub(crate) rotates_part_of_a_head: bool,
     /// How RoPE may be scaled.
@@ -104,6 +104,18 @@ pub(crate) struct HfDefaults {
     /// `hidden_activation` names the activation, which is Gemma's without it; otherwise
     /// `hidden_act` does, which is SiLU without it.
     pub(crate) has_gemma_activation: bool,
+}
+
+/// What `attention_bias` says of a family's projections of attention.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum AttentionBias {
+    /// That they have no bias: no other value is computed.
+    #[default]
+    None,
+    /// Whether all of them have one.
+    OfAll,
+    /// Nothing, or something else that the family reads.
+    Other,
 }
 
 /// How a family's RoPE may be scaled.
@@ -205,6 +217,16 @@ impl HfConfig {
         match self.object.get(key) {
             None | Some(Value::Bool(false)) => Ok(()),
             Some(found) => Err(Refusal::unsupported(key, brief(found), "its absence")),
+        }
+    }
+
+    /// Refuses an activation other than SiLU, where more than a dense MLP goes through it:
+    /// `supported` is what the user reads.
+    pub(crate) fn refuse_all_but_silu(&self, supported: &str) -> Result<(), Refusal> {
+        const KEY: &str = "hidden_act";
+        match self.object.text(KEY)? {
+            None | Some("silu" | "swish") => Ok(()),
+            Some(found) => Err(Refusal::unsupported(KEY, format!("{found:?}"), supported)),
         }
     }
 
@@ -516,6 +538,8 @@ impl HfConfig {
                 return Err(Refusal::invalid("num_attention_heads", q_heads, expected));
             }
         };
+        let has_bias = defaults.attention_bias == AttentionBias::OfAll
+            && config.bool("attention_bias")? == Some(true);
         let positions = size("max_position_embeddings")?;
         let rope_config = read_rope(config, positions, defaults)?;
         let rotary_dim = rope_config.rotary_dim(head_dim)?;
@@ -530,6 +554,8 @@ impl HfConfig {
             vocab: size("vocab_size")?,
             norm_eps: config.number("rms_norm_eps")?.unwrap_or(1e-6) as f32,
             rope: rope(rope_config.base, rotary_dim, &rope_config.scaling)?,
+            qkv_bias: has_bias,
+            o_bias: has_bias,
             activation: self.activation(defaults)?,
             tied_embeddings: config.bool("tie_word_embeddings")?.unwrap_or(false),
             max_positions: rope_config.positions,
@@ -559,7 +585,8 @@ impl HfConfig {
 
     fn refuse_unsupported(&self, defaults: &HfDefaults) -> Result<(), Refusal> {
         let config = &self.object;
-        let attention_bias = (!defaults.ignores_attention_bias).then_some("attention_bias");
+        let has_none = defaults.attention_bias == AttentionBias::None;
+        let attention_bias = has_none.then_some("attention_bias");
         let mlp_bias = (!defaults.has_plain_mlp).then_some("mlp_bias");
         let all = [attention_bias, mlp_bias, Some("rope_interleaved")];
         for key in all.into_iter().flatten() {

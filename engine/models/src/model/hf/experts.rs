@@ -1,10 +1,10 @@
 //! The fields of config.json about experts.
 
 use ebb_kernels::model::{
-    Activation, ExpertGroups, ExpertsSpec, ModelSpec, RouterScores, Routing, SharedExpert,
+    ExpertGroups, ExpertsSpec, ModelSpec, RouterScores, Routing, SharedExpert,
 };
 
-use super::config::{HfConfig, HfDefaults};
+use super::config::HfConfig;
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
 
@@ -26,14 +26,7 @@ impl HfConfig {
         intermediate: &str,
         routing: Routing,
     ) -> Result<ExpertsSpec, Refusal> {
-        if self.activation(&HfDefaults::default())? != Activation::Silu {
-            let found = r#""gelu_pytorch_tanh""#;
-            return Err(Refusal::unsupported(
-                "hidden_act",
-                found,
-                "silu with experts",
-            ));
-        }
+        self.refuse_all_but_silu("silu with experts")?;
         Ok(ExpertsSpec::plain(
             self.first_size(&EXPERTS)?,
             self.first_size(&PER_TOKEN)?,
