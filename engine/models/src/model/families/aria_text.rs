@@ -3,7 +3,7 @@
 
 use ebb_kernels::model::{LayerTensor, Routing, TensorName};
 
-use super::names::GATE_UP;
+use super::stored::GATE_UP;
 use super::{Family, StoredTensor, TextType, glm4_moe};
 use crate::model::experts::put_experts;
 use crate::model::hf::config::HfDefaults;

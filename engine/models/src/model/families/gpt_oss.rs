@@ -5,7 +5,7 @@ use ebb_kernels::model::{
     ExpertActivation, ExpertsSpec, LayerTensor, ModelSpec, Routing, TensorName,
 };
 
-use super::names::GATE_UP;
+use super::stored::GATE_UP;
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;

@@ -4,7 +4,7 @@
 use ebb_kernels::model::{ExpertsSpec, LayerTensor, ModelSpec, Routing, TensorName};
 
 use super::granite::{gguf_spec, put_multipliers};
-use super::names::GATE_UP;
+use super::stored::GATE_UP;
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;

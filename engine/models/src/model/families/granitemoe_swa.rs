@@ -3,7 +3,7 @@
 
 use ebb_kernels::model::{LayerTensor, TensorName};
 
-use super::names::GATE_UP;
+use super::stored::GATE_UP;
 use super::{Family, StoredTensor, TextType, granite_swa, granitemoeshared};
 use crate::model::hf::config::HfDefaults;
 

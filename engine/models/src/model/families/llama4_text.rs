@@ -6,7 +6,7 @@ use ebb_kernels::model::{
     LayerTensor, QkNorm, QueryGrowth, RouterScores, Routing, SharedExpert, TensorName,
 };
 
-use super::names::GATE_UP;
+use super::stored::GATE_UP;
 use super::{Family, StoredTensor, TextType, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;

@@ -10,6 +10,7 @@ mod mamba;
 mod names;
 mod qwen3_next_gguf;
 mod row_order;
+mod stored;
 
 use std::fmt;
 
@@ -18,8 +19,9 @@ use ebb_kernels::model::{Mixer, Mlp, ModelSpec, PlainMlp, RecurrentSpec, TensorN
 use super::error::Refusal;
 use super::gguf::config::GgufConfig;
 use super::hf::config::HfConfig;
-pub(crate) use names::{Columns, Run, StoredTensor, llama_gguf, llama_hf};
+pub(crate) use names::{llama_gguf, llama_hf};
 pub(crate) use row_order::RowOrder;
+pub(crate) use stored::{Columns, Run, StoredTensor};
 
 /// Declares the modules and the list of all families.
 macro_rules! families {

@@ -2,8 +2,8 @@
 
 use ebb_kernels::model::{LayerTensor, QkNorm, Routing, TensorName};
 
-use super::names::GATE_UP;
 use super::qwen3_vl_text::IMAGES;
+use super::stored::GATE_UP;
 use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
