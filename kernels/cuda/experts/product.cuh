@@ -28,11 +28,11 @@ struct ExpertsParams {
   uint32_t experts;
   uint32_t inputs;   // a multiple of 8
   uint32_t outputs;  // of an expert, a multiple of 8; of gates and what they open, of 16
-  uint32_t gated;    // 0, or the activation of gates (common/activation.cuh)
+  uint32_t gated;    // 0, or the activation of gates (common/activation.cuh): GELU or SiLU
   float limit;       // 0: gates are as they are; else silu's, clamped at it
   float alpha;
   uint32_t stages;  // of the ring of many.cuh, 2 to 4
-  uint32_t plain;   // 0, or the activation that outputs without gates go through
+  uint32_t plain;   // whether outputs without gates go through relu2
   uint32_t reserved;
 
   // Of the two products of an expert.
@@ -45,8 +45,9 @@ constexpr int kExpertsWarps = 8;
 template <int TILES>
 constexpr int kExpertsBatch = TILES == 4 ? 2 : 4;
 
-// How many blocks ahead their weights are asked for, to be brought to L2; even.
-constexpr uint32_t kExpertsAhead = 16;
+// How many blocks ahead their weights are asked for, to be brought to L2; even. (16 take 5 to 10 %
+// longer on an H100, 64 half as long again.)
+constexpr uint32_t kExpertsAhead = 8;
 
 // The rows of x that a lane reads.
 template <int TILES>
@@ -267,12 +268,13 @@ __device__ __forceinline__ float gated_by(const ExpertsParams& p, float gate, fl
     up = fminf(fmaxf(up, -p.limit), p.limit);
     return (up + 1.f) * gate / (1.f + __expf(-p.alpha * gate));
   }
-  return activate(p.gated, gate) * up;
+  return (p.gated == kGeluTanh ? gelu_tanh(gate) : silu(gate)) * up;
 }
 
-// What the first product of experts without gates puts out, or the second one.
+// What the first product of experts without gates puts out, or the second one. It stands in code a
+// hundred times, so it may not be any activation: that took 1.7 times as long for many rows.
 __device__ __forceinline__ float put_out(const ExpertsParams& p, float x) {
-  return p.plain ? activate(p.plain, x) : x;
+  return p.plain ? relu2(x) : x;
 }
 
 // One of the two outputs that a lane of eight has of a slice: row g, or row g + 8 for i = 1.
