@@ -14,7 +14,8 @@
 // Where registers allow, another warp takes the heads of Q, K and V as their projection left them
 // and finishes them (heads.cuh), a unit ahead: queries to shared memory, a sequence's newest K and
 // V to their page, before the copy engine reads that. The warp that produces has no time for it:
-// what it waits for memory lacks in requests.
+// what it waits for memory lacks in requests. Of a CTA's first unit, which nothing is ahead of, the
+// consumers finish the queries, a head each: one warp takes 5 us for eight heads.
 #pragma once
 #include "../common/kernel.cuh"
 #include "../common/pages.cuh"
@@ -113,6 +114,10 @@ struct BulkDecode {
   }
   __device__ __forceinline__ uint32_t appended(uint32_t i) const {
     return base + kAppendedOffset + i * 8;
+  }
+  // Head `h` of a slot's queries.
+  __device__ __forceinline__ bf16* query(uint32_t slot, uint32_t h) const {
+    return reinterpret_cast<bf16*>(shared + kQueryOffset) + (slot * kHeads + h) * D;
   }
   __device__ __forceinline__ uint32_t* wanted(uint32_t i) const {
     return reinterpret_cast<uint32_t*>(shared + kWantedOffset) + i;
@@ -306,6 +311,11 @@ struct BulkDecode {
   // The slot of its queries is free by then: there are two more slots than items that the ring can
   // hold.
   __device__ __forceinline__ void finish_heads() const {
+    // Before it is waited for what the kernel before this one writes.
+    if (projected.q_norm && lane * 64 < D) {
+      prefetch_line(projected.q_norm + lane * 64);
+      prefetch_line(projected.k_norm + lane * 64);
+    }
     uint32_t slot = 0, turn = 0;
 #pragma unroll 1
     for (;;) {
@@ -326,38 +336,51 @@ struct BulkDecode {
       }
       wait_for_previous();
       typename Head<D>::Angles angles;
-      Head<D> k, v;  // of the sequence's last unit
+      Head<D> k, v, q[kHeads];  // K and V of the sequence's last unit
       k.load(projected, row, p.q_heads + kv_head, all, lane);
       v.load(projected, row, p.q_heads + p.kv_heads + kv_head, all, lane);
       angles.load(projected, row, lane);
       const uint32_t count = heads(c.unit_head), first = first_head(c.unit_head);
-      bf16* const queries = reinterpret_cast<bf16*>(shared + kQueryOffset) + slot * kHeads * D;
-      constexpr uint32_t kAtOnce = 4;
-#pragma unroll 1
-      for (uint32_t h = 0; h < count; h += kAtOnce) {
-        Head<D> q[kAtOnce];
 #pragma unroll
-        for (uint32_t i = 0; i < kAtOnce; i++) {
-          if (h + i < count) q[i].load(projected, row, first + h + i, all, lane);
-        }
-        if (h == 0 && c.b.x + 1 == c.b.y) {
-          k.finish(projected, p.q_heads + kv_head, projected.k_norm, &angles, lane, to[0]);
-          v.finish(projected, p.q_heads + p.kv_heads + kv_head, nullptr, nullptr, lane, to[1]);
-        }
-#pragma unroll
-        for (uint32_t i = 0; i < kAtOnce; i++) {
-          if (h + i < count)
-            q[i].finish(projected, first + h + i, projected.q_norm, &angles, lane,
-                        queries + (h + i) * D);
-        }
+      for (uint32_t h = 0; h < kHeads; h++) {
+        if (h < count) q[h].load(projected, row, first + h, all, lane);
       }
-      mbarrier_arrive(ready(slot));  // each lane, which has written its part
+      if (c.b.x + 1 == c.b.y) {
+        k.finish(projected, p.q_heads + kv_head, projected.k_norm, &angles, lane, to[0]);
+        v.finish(projected, p.q_heads + p.kv_heads + kv_head, nullptr, nullptr, lane, to[1]);
+      }
       fence_async_proxy_global();
       __syncwarp();
       if (lane == 0) mbarrier_arrive(appended(slot));
+      // Queries are finished while the newest keys are on their way.
+      if (item != blockIdx.x) {
+#pragma unroll
+        for (uint32_t h = 0; h < kHeads; h++) {
+          if (h < count)
+            q[h].finish(projected, first + h, projected.q_norm, &angles, lane, query(slot, h));
+        }
+        mbarrier_arrive(ready(slot));  // each lane, which has written its part
+      }
       slot = after(slot);
       if (slot == 0) turn ^= 1;
     }
+  }
+
+  // Finishes this warp's heads of the CTA's first item, if there is one.
+  __device__ __forceinline__ void finish_first_queries() const {
+    if (!finishes() || blockIdx.x >= total) return;
+    const Cursor c = look_up(blockIdx.x);
+    const uint32_t row = c.a.x, first = first_head(c.unit_head);
+    typename Head<D>::Angles angles;
+    angles.load(projected, row, lane);
+#pragma unroll 1
+    for (uint32_t h = warp; h < heads(c.unit_head); h += kWarps) {
+      Head<D> q;
+      q.load(projected, row, first + h, p.q_heads + 2 * p.kv_heads, lane);
+      q.finish(projected, first + h, projected.q_norm, &angles, lane, query(0, h));
+    }
+    __syncwarp();
+    if (lane < 32 / kWarps) mbarrier_arrive(ready(0));
   }
 
   // ---- consumers ----
@@ -375,6 +398,7 @@ struct BulkDecode {
     float* maxima = reinterpret_cast<float*>(shared + kMaxOffset);
     uint2* probs = reinterpret_cast<uint2*>(shared + kProbOffset);
     wait_for_previous();
+    finish_first_queries();
     uint32_t slot = 0, slot_phase = 0, parity = 0, item_parity = 0;
 #pragma unroll 1
     for (;;) {

@@ -77,7 +77,8 @@ impl UnitColumns {
 pub(super) struct Spread {
     /// Units; 0 or 1 where a row's results must not depend on how many sequences there are.
     pub(super) units: usize,
-    /// Fewest blocks of a unit.
+    /// Fewest blocks of a unit, unless half of all units are enough for units of fewer: those leave
+    /// multiprocessors for the kernel behind to begin on.
     pub(super) blocks: usize,
     /// Whether the CTA that ends last merges a sequence's units. To merge one takes about a quarter
     /// of the time of a block (H100, heads of 256 channels), so a sequence of `n` blocks is cut
@@ -132,6 +133,8 @@ impl SplitRule {
         let mut finest = blocks / spread.blocks.max(1);
         if spread.last_merges {
             finest = finest.min(2 * blocks.isqrt());
+        } else {
+            finest = finest.max(blocks.min(spread.units / 2));
         }
         let even = spread.units.min(self.units).min(finest);
         match even > large + small {
@@ -637,7 +640,11 @@ mod tests {
             last_merges: false,
             ..spread
         };
-        assert_eq!([9, 32].map(|blocks| units(blocks, of_threes)), [3, 10]);
+        assert_eq!([9, 32].map(|blocks| units(blocks, of_threes)), [9, 24]);
+        // Of two and of eight such sequences.
+        let shared = [2, 8].map(|seqs| units(9, of_threes.among(seqs)));
+        assert_eq!(shared, [9, 3]);
+        assert_eq!(units(64, of_threes.among(2)), 21);
     }
 
     #[test]
