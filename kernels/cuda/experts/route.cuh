@@ -31,116 +31,160 @@ struct RouteParams {
 };
 static_assert(sizeof(RouteParams) == 96);
 
-constexpr uint32_t kRouteWarps = 4, kExpertsMax = 1024, kPerTokenMax = 32, kNobody = ~0u;
+constexpr uint32_t kRouteWarps = 4, kNobody = ~0u;
 // Added to a sum of sigmoids that weights are divided by.
 constexpr float kLeastSum = 1e-20f;
 
-// The first of the greatest of `count` values that `out`, a bit for every 32nd of this lane's, does
-// not have; there must be one.
-template <class VALUE>
-__device__ __forceinline__ uint32_t best_of(uint32_t count, uint32_t out, VALUE value) {
+// The index of the greatest key of a warp, the first of several: a lane's `keys` are those of lane,
+// lane + 32 and so on. 0 is no key; there must be one.
+template <int COUNT>
+__device__ __forceinline__ uint32_t best_of(const uint32_t (&keys)[COUNT]) {
   uint32_t best = 0, index = kNobody;  // of this lane
-  for (uint32_t i = threadIdx.x % 32, bit = 0; i < count; i += 32, bit++) {
-    const uint32_t v = ordered(value(i));
-    if (!(out >> bit & 1) && (index == kNobody || v > best)) best = v, index = i;
+#pragma unroll
+  for (int k = 0; k < COUNT; k++) {
+    if (keys[k] > best) best = keys[k], index = k * 32 + threadIdx.x % 32;
   }
   const uint32_t most = __reduce_max_sync(~0u, best);
   return __reduce_min_sync(~0u, best == most ? index : kNobody);
 }
 
-// Strikes an index from this lane's, if it is one of them.
-__device__ __forceinline__ void strike(uint32_t& out, uint32_t index) {
-  if (index % 32 == threadIdx.x % 32) out |= 1u << index / 32;
+// The value of an index, in every lane.
+template <class T, int COUNT>
+__device__ __forceinline__ T value_of(const T (&values)[COUNT], uint32_t index) {
+  T own = values[0];
+#pragma unroll
+  for (int k = 1; k < COUNT; k++) {
+    if (index == k * 32 + threadIdx.x % 32) own = values[k];
+  }
+  return __shfl_sync(~0u, own, index % 32);
 }
 
-// For a warp. `chosen` [per_token] is the row's; `scores` [experts] and `chosen_scores` [per_token]
-// are the warp's.
+template <int COUNT>
+__device__ __forceinline__ void strike(uint32_t (&keys)[COUNT], uint32_t index) {
+#pragma unroll
+  for (int k = 0; k < COUNT; k++) {
+    if (index == k * 32 + threadIdx.x % 32) keys[k] = 0;
+  }
+}
+
+// Greater for greater values; never 0.
+__device__ __forceinline__ uint32_t key_of(float value) { return max(ordered(value), 1u); }
+
+// For a warp, and up to 32 EACH experts, of which a lane has every 32nd. `chosen` [per_token] is
+// the row's; `scores` [experts] is the warp's, for models with groups.
+template <int EACH>
 __device__ __forceinline__ void route(const RouteParams& p, uint32_t row, uint32_t* chosen,
-                                      float* scores, float* chosen_scores) {
+                                      float* scores) {
   const uint32_t lane = threadIdx.x % 32;
   const float* const products = p.products + static_cast<uint64_t>(row) * p.experts;
+  float score[EACH];
+#pragma unroll
+  for (int k = 0; k < EACH; k++) {
+    const uint32_t e = k * 32 + lane;
+    score[k] = e < p.experts ? products[e] : 0.f;
+  }
   float top = -INFINITY;
-  for (uint32_t e = lane; e < p.experts; e += 32) {
+#pragma unroll
+  for (int k = 0; k < EACH; k++) {
+    const uint32_t e = k * 32 + lane;
+    if (e >= p.experts) continue;
     const float bias = p.bias ? __bfloat162float(p.bias[e]) : 0.f;
-    scores[e] = products[e] * p.multiplier + bias;
-    if (p.cap != 0.f) scores[e] = p.cap * tanhf(scores[e] / p.cap);
-    top = fmaxf(top, scores[e]);
+    score[k] = score[k] * p.multiplier + bias;
+    if (p.cap != 0.f) score[k] = p.cap * tanhf(score[k] / p.cap);
+    top = fmaxf(top, score[k]);
   }
   top = warp_max(top);
   float sum = 0.f;
   // Sigmoids of great products are all 1: where nothing is added, products choose.
   const bool by_products = p.scores == 1 && !p.correction && p.groups == 0;
   if (p.scores != 2 && !by_products) {
-    for (uint32_t e = lane; e < p.experts; e += 32) {
-      scores[e] = p.scores == 0 ? expf(scores[e] - top) : sigmoid(scores[e]);
-      sum += scores[e];
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+      if (k * 32 + lane >= p.experts) continue;
+      score[k] = p.scores == 0 ? expf(score[k] - top) : sigmoid(score[k]);
+      sum += score[k];
     }
     sum = warp_sum(sum);
   }
   if (p.scores == 0 && p.correction) {
     // It is one of shares.
-    for (uint32_t e = lane; e < p.experts; e += 32) scores[e] /= sum;
+#pragma unroll
+    for (int k = 0; k < EACH; k++) score[k] /= sum;
     sum = 1.f;
   }
-  __syncwarp();
-  auto of_choice = [&](uint32_t e) {
-    if (!p.correction) return scores[e];
-    return scores[e] +
-           (__bfloat162float(p.correction[e]) + __bfloat162float(p.correction[p.experts + e]));
-  };
-  uint32_t out = 0;
+  uint32_t keys[EACH];
+#pragma unroll
+  for (int k = 0; k < EACH; k++) {
+    const uint32_t e = k * 32 + lane;
+    keys[k] = 0;
+    if (e >= p.experts) continue;
+    float choice = score[k];
+    if (p.correction)
+      choice += __bfloat162float(p.correction[e]) + __bfloat162float(p.correction[p.experts + e]);
+    keys[k] = key_of(choice);
+    if (p.groups > 0) scores[e] = choice;
+  }
   if (p.groups > 0) {
+    __syncwarp();
     const uint32_t size = p.experts / p.groups;
+    uint32_t groups[EACH] = {}, taken = 0;
     auto of_group = [&](uint32_t group) {
       float first = -INFINITY, second = -INFINITY;
+#pragma unroll 1
       for (uint32_t e = group * size; e < (group + 1) * size; e++) {
-        const float v = of_choice(e);
+        const float v = scores[e];
         if (v > first)
           second = first, first = v;
         else if (v > second)
           second = v;
       }
-      return first + second;
+      return key_of(first + second);
     };
-    uint32_t taken = 0;
-    for (uint32_t i = 0; i < p.groups_chosen; i++)
-      strike(taken, best_of(p.groups, taken, of_group));
-    for (uint32_t e = lane, bit = 0; e - lane < p.experts; e += 32, bit++) {
-      const uint32_t group = e < p.experts ? e / size : 0;
+#pragma unroll
+    for (int k = 0; k < EACH; k++)
+      if (k * 32 + lane < p.groups) groups[k] = of_group(k * 32 + lane);
+#pragma unroll 1
+    for (uint32_t i = 0; i < p.groups_chosen; i++) {
+      const uint32_t group = best_of(groups);
+      strike(groups, group);
+      if (group % 32 == lane) taken |= 1u << group / 32;
+    }
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+      const uint32_t e = k * 32 + lane, group = e < p.experts ? e / size : 0;
       const uint32_t of_lane = __shfl_sync(~0u, taken, group % 32);
-      if (!(of_lane >> group / 32 & 1)) out |= 1u << bit;
+      if (!(of_lane >> group / 32 & 1)) keys[k] = 0;
     }
   }
-  float* const weights = p.weights + static_cast<uint64_t>(row) * p.per_token;
-  float of_chosen = 0.f;
+  float of_chosen = 0.f, weight = 0.f;
   uint32_t own = 0;  // the expert whose weight this lane writes
+#pragma unroll 1
   for (uint32_t i = 0; i < p.per_token; i++) {
-    const uint32_t best = best_of(p.experts, out, of_choice);
-    float weight = scores[best];
+    const uint32_t best = best_of(keys);
+    float of_best = value_of(score, best);
     if (p.scores == 2) {
-      const float score = weight;
       float near = 0.f;
-      for (uint32_t e = lane, bit = 0; e < p.experts; e += 32, bit++) {
-        const bool is_far = (score - scores[e]) / fmaxf(fabsf(scores[e]), score) > 2.f * p.jitter;
-        if (!(out >> bit & 1) && !is_far) near += expf(scores[e] - score);
+#pragma unroll
+      for (int k = 0; k < EACH; k++) {
+        const bool is_far = (of_best - score[k]) / fmaxf(fabsf(score[k]), of_best) > 2.f * p.jitter;
+        if (keys[k] != 0 && !is_far) near += expf(score[k] - of_best);
       }
-      weight = 1.f / warp_sum(near);
+      of_best = 1.f / warp_sum(near);
     }
-    if (by_products) weight = sigmoid(weight);
-    strike(out, best);
-    of_chosen += weight;
-    if (lane == i) own = best;
-    if (lane == 0) chosen[i] = best, chosen_scores[i] = weight;
+    if (by_products) of_best = sigmoid(of_best);
+    strike(keys, best);
+    of_chosen += of_best;
+    if (lane == i) own = best, weight = of_best;
   }
-  __syncwarp();
   if (lane >= p.per_token) return;
-  float weight = chosen_scores[lane];
+  chosen[lane] = own;
   if (p.scores == 0)
     weight /= p.renormalised ? of_chosen : sum;
   else if (p.scores == 1 && p.renormalised)
     weight /= of_chosen + kLeastSum;
   weight *= p.scale;
-  weights[lane] = p.scales ? weight * __bfloat162float(p.scales[own]) : weight;
+  p.weights[static_cast<uint64_t>(row) * p.per_token + lane] =
+      p.scales ? weight * __bfloat162float(p.scales[own]) : weight;
 }
 
 }  // namespace ebb

@@ -4,6 +4,7 @@
 //! the tiles that it finds there, so that no launch depends on what was chosen, and steps can be
 //! recorded.
 
+mod norms;
 mod tiles;
 
 use std::collections::HashMap;
@@ -20,6 +21,8 @@ use super::packed::DeviceFormat;
 use super::params::{DevicePtr, GemmShape, KernelParams};
 use super::products::Products;
 use crate::model::{ExpertActivation, ExpertsSpec, LayerSpec, ModelSpec, RouterScores};
+use norms::NormKernels;
+pub(super) use norms::{ExpertNorms, NormBefore};
 use tiles::{ProductKernels, TILE_ROWS, many_from, tile_of};
 
 #[repr(C)]
@@ -196,6 +199,7 @@ pub(super) struct Experts {
     /// Both at once, of few rows ([`FEW_ROWS`]) and experts.
     route_sort: [Kernel<RouteSortParams>; 2],
     combine: Kernel<CombineParams>,
+    norms: NormKernels,
     weigh: Kernel<WeighParams>,
     /// Of each format, none being bf16.
     products: HashMap<Option<DeviceFormat>, ProductKernels>,
@@ -251,8 +255,11 @@ pub(super) struct ExpertsIo<'a> {
     pub(super) x: &'a DeviceBuffer<bf16>,
     /// `[rows][hidden]`: what the router reads.
     pub(super) router: &'a DeviceBuffer<bf16>,
-    /// `[rows][hidden]`: what the shared expert has put out, if it is added to that.
-    pub(super) out: &'a mut DeviceBuffer<bf16>,
+    /// `[rows][hidden]`: what the shared expert has put out, if it is added to that; none where
+    /// nothing is to be read or written.
+    pub(super) out: Option<&'a mut DeviceBuffer<bf16>>,
+    /// Joined to the layer: what it puts out then goes to the residual stream, not to `out`.
+    pub(super) norms: Option<ExpertNorms<'a>>,
 }
 
 /// A layer over the rows of a step.
@@ -311,18 +318,24 @@ impl Experts {
             }
         }
         let room = Room::of(spec, rows);
+        let experts = spec.layers.iter().filter_map(LayerSpec::experts);
+        let route = match experts.map(|experts| experts.experts).max() {
+            Some(..=256) | None => "experts_route_256",
+            Some(_) => "experts_route_1024",
+        };
         let what = "activations of experts";
         let words = |len| DeviceBuffer::<u32>::filled(device, len, 0, what);
         let narrow = |len| DeviceBuffer::<bf16>::filled(device, len, 0, what);
         let single = |len| DeviceBuffer::<f32>::filled(device, len, 0, what);
         Ok(Some(Self {
-            route: device.kernel("experts_route", 0)?,
+            route: device.kernel(route, 0)?,
             sort: device.kernel("experts_sort", 0)?,
             route_sort: [
                 device.kernel("experts_route_sort_8", 0)?,
                 device.kernel("experts_route_sort_32", 0)?,
             ],
             combine: device.kernel("experts_combine", 0)?,
+            norms: NormKernels::new(device, spec.hidden)?,
             weigh: device.kernel("experts_weigh", 0)?,
             products,
             multiprocessors: device.multiprocessors(),
@@ -381,22 +394,27 @@ impl Experts {
             x,
             router: read,
             out,
+            norms,
         } = io;
         if rows == 0 {
             return Ok(());
         }
         let of = Run::new(spec, weights, rows, self.many_rows);
-        assert!(of.choices <= self.chosen.len() && rows * of.hidden <= out.len());
-        let shape = Self::router_shape(spec, of.hidden, rows);
-        let router = weights.router.ptr();
-        // SAFETY: see above.
-        unsafe { products.run(stream, shape, read.ptr(), router, self.scores.ptr())? };
+        assert!(of.choices <= self.chosen.len());
+        if let Some((norms, before)) = norms.and_then(|norms| Some((norms, norms.before?))) {
+            self.normed_router(stream, &of, (norms, before))?;
+        } else {
+            let shape = Self::router_shape(spec, of.hidden, rows);
+            let router = weights.router.ptr();
+            // SAFETY: see above.
+            unsafe { products.run(stream, shape, read.ptr(), router, self.scores.ptr())? };
+        }
         self.route(stream, &of)?;
         if spec.weighted_input {
             self.weigh(stream, &of, x)?;
         }
         self.multiply_both(stream, &of, x)?;
-        self.combine(stream, &of, x, out)
+        self.combine(stream, &of, x, (out, norms))
     }
 
     /// Enqueues the products of the rows that [`Self::run`] had last, alone; for timings.
@@ -512,7 +530,7 @@ impl Experts {
         let inner = of.spec.intermediate as u32;
         let (outputs, gated, plain) = match of.spec.activation.is_gated() {
             true => (2 * inner, activation, 0),
-            false => (inner, 0, activation),
+            false => (inner, 0, 1),
         };
         let (x, sorted) = match of.spec.weighted_input {
             true => (self.outputs.ptr(), 0),
@@ -561,8 +579,13 @@ impl Experts {
         stream: &Stream,
         of: &Run<'_>,
         x: &DeviceBuffer<bf16>,
-        out: &mut DeviceBuffer<bf16>,
+        (out, norms): (Option<&mut DeviceBuffer<bf16>>, Option<ExpertNorms<'_>>),
     ) -> Result<(), CudaError> {
+        assert!(out.is_some() || norms.is_some() && !of.spec.adds_to_shared());
+        assert!(
+            out.as_ref()
+                .is_none_or(|out| of.rows * of.hidden <= out.len())
+        );
         let params = CombineParams {
             y: self.outputs.ptr(),
             places: self.places.ptr(),
@@ -572,12 +595,15 @@ impl Experts {
             },
             x: x.ptr(),
             score: address(&of.weights.score),
-            out: out.ptr(),
+            out: out.map_or(0, |out| out.ptr()),
             hidden: of.hidden as u32,
             per_token: of.spec.per_token as u32,
             has_shared: u32::from(of.spec.adds_to_shared()),
             reserved: 0,
         };
+        if let Some(norms) = norms {
+            return self.combine_norm(stream, of, params, norms);
+        }
         let (grid, threads) = ((of.rows as u32, 1), COMBINE_THREADS);
         // SAFETY: see above.
         unsafe { self.combine.launch(stream, grid, threads, &params) }

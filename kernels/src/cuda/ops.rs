@@ -45,7 +45,7 @@ unsafe impl KernelParams for EmbedParams {}
 /// How a model's norms are computed: `ebb::NormForm` of ops/norm_form.cuh.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-struct NormForm {
+pub(super) struct NormForm {
     eps: f32,
     from: f32,
     delta_scale: f32,
@@ -53,7 +53,7 @@ struct NormForm {
 }
 
 impl NormForm {
-    fn of(spec: &ModelSpec) -> Self {
+    pub(super) fn of(spec: &ModelSpec) -> Self {
         Self {
             eps: spec.norm_eps,
             from: if spec.norms.from_one { 1.0 } else { 0.0 },
@@ -391,6 +391,11 @@ impl Ops {
         };
         // SAFETY: see above.
         unsafe { self.embed.launch(stream, (rows as u32, 1), 256, &params) }
+    }
+
+    /// How the model's norms are computed.
+    pub(super) fn norm_form(&self) -> NormForm {
+        self.form
     }
 
     /// What norms add to the mean of squares.

@@ -108,6 +108,11 @@ impl Products {
         })
     }
 
+    /// Whether a row's results do not depend on how many rows there are.
+    pub(super) fn is_invariant(&self) -> bool {
+        self.invariant
+    }
+
     /// Bytes that `new` allocates on the device, beside the library's workspace.
     pub(super) fn bytes(device: &Device) -> usize {
         Streamed::bytes(device)

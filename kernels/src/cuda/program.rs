@@ -3,7 +3,8 @@
 //! Three lists do the same work. In `plain` a norm also adds what the part before it has put out.
 //! In `gated` the product of gate and up opens the gates as well. In `normed` products also take
 //! part in the norms between them: they add to the residual stream, and the next product divides.
-//! Which list a step walks depends on its rows alone.
+//! Which list a step walks depends on its rows alone. In all of them layers of experts take the
+//! norms around them.
 
 use super::params::GemmShape;
 use super::products::Products;
@@ -43,6 +44,8 @@ pub(super) enum Op<Vector = usize, Linear = usize> {
     ScaleResidual(usize),
     /// A layer's experts, of `Normed`, and of `RouterInput` where their router has a norm.
     Experts(usize),
+    /// A layer's experts with the norms around them.
+    NormedExperts(usize, ExpertNorms<Vector>),
     /// See the model's operation of this name.
     JoinBranches(usize),
     /// `Residual += Branch`, with the bias of the product before; `Normed` stays.
@@ -62,6 +65,27 @@ pub(super) struct Norm<Vector = usize> {
     pub(super) weight: Option<Vector>,
     /// `Normed`, or what a router reads.
     pub(super) output: Buffer,
+}
+
+impl Norm<TensorName> {
+    fn load(self, vector: impl Fn(TensorName) -> usize) -> Norm {
+        Norm {
+            add: self.add,
+            bias: self.bias,
+            post: self.post.map(&vector),
+            weight: self.weight.map(&vector),
+            output: self.output,
+        }
+    }
+}
+
+/// The norms around a layer of experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ExpertNorms<Vector = usize> {
+    /// Of `Normed`, which nothing but the experts and their router reads.
+    pub(super) before: Option<Norm<Vector>>,
+    /// `Residual += ` what the experts put out, then `Normed = norm(Residual)` with this weight.
+    pub(super) after: Vector,
 }
 
 /// What a product does beside multiplying.
@@ -128,7 +152,10 @@ impl Program {
         let (plain, (add, bias)) = plain(spec, rotate_back);
         let gated = gate(&plain);
         let normed = can_join(spec).then(|| join_norms(&gated)).flatten();
-        let loaded = |ops: &[NamedOp]| ops.iter().map(|op| load(*op, weights)).collect();
+        let loaded = |ops: &[NamedOp]| {
+            let ops = join_expert_norms(ops);
+            ops.into_iter().map(|op| load(op, weights)).collect()
+        };
         let mut shapes: Vec<_> = (0..spec.layers.len())
             .map(|layer| {
                 let first = match spec.layers[layer].mixer {
@@ -228,19 +255,7 @@ fn load(op: NamedOp, weights: &Weights) -> Op {
     let vector = |name: TensorName| weights.vector_index(name);
     match op {
         Op::Embed => Op::Embed,
-        Op::Norm(Norm {
-            add,
-            bias,
-            post,
-            weight,
-            output,
-        }) => Op::Norm(Norm {
-            add,
-            bias,
-            post: post.map(vector),
-            weight: weight.map(vector),
-            output,
-        }),
+        Op::Norm(norm) => Op::Norm(norm.load(vector)),
         Op::Linear {
             linear,
             input,
@@ -266,6 +281,13 @@ fn load(op: NamedOp, weights: &Weights) -> Op {
         Op::Gate(layer, activation) => Op::Gate(layer, activation),
         Op::Activate(layer, activation) => Op::Activate(layer, activation),
         Op::Experts(layer) => Op::Experts(layer),
+        Op::NormedExperts(layer, norms) => {
+            let norms = ExpertNorms {
+                before: norms.before.map(|norm| norm.load(vector)),
+                after: vector(norms.after),
+            };
+            Op::NormedExperts(layer, norms)
+        }
         Op::JoinBranches(layer) => Op::JoinBranches(layer),
         Op::Add { bias } => Op::Add { bias },
     }
@@ -447,7 +469,7 @@ fn join_norms(ops: &[NamedOp]) -> Option<Vec<NamedOp>> {
             (Op::Add { .. } | Op::ScaleResidual(_), _) => return None,
             (Op::Norm(norm), _) if norm.post.is_some() || norm.weight.is_none() => return None,
             // They read a norm's output as it is.
-            (Op::Experts(_) | Op::JoinBranches(_), _) => return None,
+            (Op::Experts(_) | Op::NormedExperts(..) | Op::JoinBranches(_), _) => return None,
             (Op::Norm(norm), _) if norm.bias.is_some() => return None,
             (Op::Norm(norm), Some(Op::Linear { output, fused, .. })) if norm.add => {
                 *output = Buffer::Normed;
@@ -475,6 +497,35 @@ fn join_norms(ops: &[NamedOp]) -> Option<Vec<NamedOp>> {
         }
     }
     Some(out)
+}
+
+/// The same, with norms around experts joined to them: that before, if nothing else reads what it
+/// makes, and that after, which adds what they put out.
+fn join_expert_norms(ops: &[NamedOp]) -> Vec<NamedOp> {
+    let mut out: Vec<NamedOp> = Vec::with_capacity(ops.len());
+    let mut rest = ops;
+    while let [op, behind @ ..] = rest {
+        rest = behind;
+        let (Op::Experts(layer), [Op::Norm(norm), ..]) = (op, behind) else {
+            out.push(*op);
+            continue;
+        };
+        let is_plain = |norm: &Norm<_>| norm.post.is_none() && norm.output == Buffer::Normed;
+        let (Some(after), true) = (norm.weight, norm.add && is_plain(norm)) else {
+            out.push(*op);
+            continue;
+        };
+        let before = match out.last() {
+            Some(Op::Norm(norm)) if is_plain(norm) && norm.weight.is_some() => Some(*norm),
+            _ => None,
+        };
+        if before.is_some() {
+            out.pop();
+        }
+        out.push(Op::NormedExperts(*layer, ExpertNorms { before, after }));
+        rest = &behind[1..];
+    }
+    out
 }
 
 #[cfg(test)]
@@ -632,6 +683,45 @@ mod tests {
         ];
         assert_eq!((ops.as_slice(), left), (&expected[..], (false, None)));
         assert_eq!(join_norms(&gate(&ops)), None);
+        assert_eq!(join_expert_norms(&ops), ops);
+    }
+
+    #[test]
+    fn norms_are_joined_to_the_experts_between_them() {
+        use Buffer as B;
+        use LinearName as N;
+        let mut spec = spec(2);
+        let experts = ExpertsSpec::plain(4, 2, 32, Routing::SOFTMAX_OF_CHOSEN);
+        for layer in &mut spec.layers {
+            layer.mlp = Mlp::Experts(experts.clone());
+        }
+        let (ops, _) = plain(&spec, false);
+        let joined = join_expert_norms(&ops);
+        let after = TensorName::Layer(1, L::AttnNorm);
+        let Op::Norm(before) = norm(true, None, Some(L::MlpNorm)) else {
+            unreachable!("it is one");
+        };
+        let of_first = |before| Op::NormedExperts(0, ExpertNorms { before, after });
+        // The last layer's experts have no norm behind them: its rows are selected first.
+        let mut expected = ops[..5].to_vec();
+        expected.push(of_first(Some(before)));
+        expected.extend(&ops[8..]);
+        assert_eq!(joined, expected);
+        assert_eq!(ops.last(), Some(&Op::Experts(1)));
+        // What a shared expert reads is there before.
+        for layer in &mut spec.layers {
+            layer.mlp = Mlp::Experts(ExpertsSpec {
+                shared: Some(SharedExpert {
+                    intermediate: 64,
+                    gated: false,
+                }),
+                ..experts.clone()
+            });
+        }
+        let joined = join_expert_norms(&plain(&spec, false).0);
+        assert_eq!(joined[5], Op::Norm(before));
+        assert_eq!(joined[6], linear(N::GateUp(0), B::Normed, B::GateUp));
+        assert_eq!(joined[9], of_first(None));
     }
 
     #[test]

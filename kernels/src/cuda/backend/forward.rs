@@ -5,13 +5,13 @@ use crate::cuda::attention::{PartsLayer, Queries, ScoreSpec, ScoredLayer};
 use crate::cuda::codecs::Codecs;
 use crate::cuda::driver::{DeviceBuffer, Stream};
 use crate::cuda::error::CudaError;
-use crate::cuda::experts::ExpertsIo;
+use crate::cuda::experts::{ExpertNorms, Experts, ExpertsIo, NormBefore};
 use crate::cuda::ops::{Delta, HeadParts, NormWeights, RecurrentIo, RecurrentWeights, RopeWeights};
 use crate::cuda::params::DevicePtr;
 use crate::cuda::products::{Ends, Residual};
-use crate::cuda::program::{Fused, Norm, Op};
+use crate::cuda::program::{self, Fused, Norm, Op};
 use crate::model::ops::{Buffer, LinearName};
-use crate::model::{LayerTensor, TensorName};
+use crate::model::{ExpertsSpec, LayerTensor, TensorName};
 
 impl Forward {
     /// Enqueues the layers over the loaded step, up to the residual stream and the last layer's
@@ -84,7 +84,10 @@ impl Forward {
                     self.ops
                         .post_norm(stream, work.rows, delta, &mut a.residual, none, None)?;
                 }
-                Op::Experts(layer) => self.experts(stream, work.rows, layer)?,
+                Op::Experts(layer) => self.experts(stream, work.rows, layer, None)?,
+                Op::NormedExperts(layer, norms) => {
+                    self.experts(stream, work.rows, layer, Some(norms))?;
+                }
                 Op::JoinBranches(layer) => {
                     let norms = [LayerTensor::SharedPostNorm, LayerTensor::ExpertPostNorm];
                     let norms = norms.map(|norm| self.weights.of_layer(layer, norm));
@@ -171,13 +174,56 @@ impl Forward {
         }
     }
 
-    /// A layer of experts.
-    fn experts(&mut self, stream: &Stream, rows: usize, layer: usize) -> Result<(), CudaError> {
+    /// Whether the norm before a layer of experts is joined to its router's product.
+    fn joins_norm_before(&self, rows: usize, layer: usize) -> bool {
+        let (experts, spec) = (&self.experts, self.spec.layers[layer].experts());
+        let can = |experts: &Experts| experts.joins_norm_before(rows);
+        let reads_normed = |spec: &ExpertsSpec| spec.router_norm.is_none();
+        let is_free = !self.products.is_invariant();
+        is_free && experts.as_ref().is_some_and(can) && spec.is_some_and(reads_normed)
+    }
+
+    /// A layer of experts, with norms around it.
+    fn experts(
+        &mut self,
+        stream: &Stream,
+        rows: usize,
+        layer: usize,
+        norms: Option<program::ExpertNorms>,
+    ) -> Result<(), CudaError> {
+        let joins = self.joins_norm_before(rows, layer);
+        let before = norms.and_then(|norms| norms.before);
+        if let Some(before) = before.filter(|_| !joins) {
+            self.norm(stream, rows, before)?;
+        }
+        let bias = self.bias(before.and_then(|norm| norm.bias));
         let (Some(experts), Some(spec)) = (&mut self.experts, self.spec.layers[layer].experts())
         else {
             unreachable!("an operation of layers of experts");
         };
-        let a = &mut self.activations;
+        let (a, weights) = (&mut self.activations, &self.weights);
+        // What experts put out goes to the residual stream where a norm follows, so `delta` stays.
+        let joined = before.filter(|_| joins);
+        let (out, delta) = match (spec.branch_norms, joined) {
+            (true, _) => (Some(&mut a.chosen), None),
+            (false, None) => (Some(&mut a.delta), None),
+            (false, Some(_)) => (None, Some(&a.delta)),
+        };
+        let before = joined.map(|norm| NormBefore {
+            delta: delta
+                .filter(|_| norm.add)
+                .map(|values| Delta { values, bias }),
+            weights: norm
+                .weight
+                .map_or_else(NormWeights::default, |weight| weights.of_norm(weight)),
+        });
+        let norms = norms.map(|norms| ExpertNorms {
+            before,
+            after: weights.of_norm(norms.after),
+            form: self.ops.norm_form(),
+            residual: &a.residual,
+            normed: &a.normed,
+        });
         let io = ExpertsIo {
             rows,
             x: &a.normed,
@@ -185,10 +231,8 @@ impl Forward {
                 Some(_) => &a.router_input,
                 None => &a.normed,
             },
-            out: match spec.branch_norms {
-                true => &mut a.chosen,
-                false => &mut a.delta,
-            },
+            out,
+            norms,
         };
         let weights = self.weights.experts(layer);
         experts.run(stream, &mut self.products, spec, weights, io)

@@ -120,7 +120,8 @@ impl ExpertsProbe {
             rows,
             x: &self.x,
             router: &self.x,
-            out: &mut self.out,
+            out: Some(&mut self.out),
+            norms: None,
         };
         let (spec, weights) = (&self.spec, &self.weights);
         // Routes and sorts the rows.

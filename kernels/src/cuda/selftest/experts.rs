@@ -1,6 +1,7 @@
 //! A layer of experts against its definition, in f64.
 
 mod many;
+mod norms;
 
 use std::sync::Arc;
 
@@ -243,7 +244,8 @@ impl Started {
             rows,
             x: &x,
             router: &x,
-            out: &mut out,
+            out: Some(&mut out),
+            norms: None,
         };
         let Self {
             stream,
@@ -420,6 +422,7 @@ pub(super) fn check(
             }
         }
     }
+    norms::check(device, quick, report)?;
     many::check(device, quick, report)
 }
 
@@ -446,7 +449,8 @@ mod tests {
             rows,
             x: &x,
             router: &x,
-            out: &mut out,
+            out: Some(&mut out),
+            norms: None,
         };
         let all = stream.capture(|| experts.run(stream, products, &layer.spec, weights, io))?;
         let router = weights.router.ptr();
