@@ -24,7 +24,9 @@ Ministral 3 (`mistral3`) only the context is served behind which its queries gro
 weights or embeddings are scaled: they are, as in the models which were published. Those with
 Mamba-2 do not bound time steps, and name a context of 2^20 tokens where there is no RoPE. Bamba's
 are of `granitehybrid`, and refused where a part of each head rotates: converters permute rows of
-whole heads.
+whole heads. Those of `llama4` do not say what all published models have in common: chunks and steps
+of growth of 8192 tokens, three layers of four with chunks, and no norms of heads beside 128
+experts.
 
 GGUF files of models with recurrent layers or experts, but for Qwen2-MoE and Qwen3-MoE, and of
 EXAONE 4, Gemma 4, GLM, Mistral, OLMo 3 and Granite with windows are compared with the Hugging Face

@@ -29,11 +29,20 @@ rng = np.random.default_rng(20251127)
 class File:
     """A file in the making: the keys that all architectures have, and tensors."""
 
-    def __init__(self, folder, architecture, name, layers, head_dim=HEAD_DIM, feed_forward=ROWS):
+    def __init__(
+        self,
+        folder,
+        architecture,
+        name,
+        layers,
+        head_dim=HEAD_DIM,
+        feed_forward=ROWS,
+        context=64,
+    ):
         writer = gguf.GGUFWriter(folder / f"of-{name}", architecture)
         writer.add_type("model")
         writer.add_block_count(layers)
-        writer.add_context_length(64)
+        writer.add_context_length(context)
         writer.add_embedding_length(HIDDEN)
         writer.add_feed_forward_length(feed_forward)
         writer.add_head_count(HEADS)
@@ -378,6 +387,29 @@ def nemotron_h(folder, architecture):
     file.close()
 
 
+def llama4(folder):
+    """Chunks in three layers of four, experts in two, dense MLPs of another width between."""
+    file = File(folder, "llama4", "llama4", 4, feed_forward=2 * ROWS, context=16384)
+    writer = file.writer
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_vocab_size(VOCAB)
+    writer.add_rope_dimension_count(HEAD_DIM)
+    writer.add_interleave_moe_layer_step(2)
+    writer.add_expert_feed_forward_length(EXPERT_ROWS)
+    file.expert_keys()
+    for layer in range(4):
+        block = f"blk.{layer}"
+        file.norms(block, "attn_norm", "ffn_norm")
+        file.attention(block)
+        if layer % 2 == 1:
+            file.experts(block, shared=True, shared_gate=False)
+            continue
+        file.add(f"{block}.ffn_gate.weight", 2 * ROWS, HIDDEN)
+        file.add(f"{block}.ffn_up.weight", 2 * ROWS, HIDDEN)
+        file.add(f"{block}.ffn_down.weight", HIDDEN, 2 * ROWS)
+    file.close()
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     for architecture in ("qwen3next", "qwen35", "qwen35moe"):
@@ -387,6 +419,7 @@ def main():
     granite_hybrid(folder)
     for architecture in ("nemotron_h", "nemotron_h_moe"):
         nemotron_h(folder, architecture)
+    llama4(folder)
 
 
 if __name__ == "__main__":

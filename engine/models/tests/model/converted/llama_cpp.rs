@@ -46,6 +46,10 @@ const NAMES: &[(&str, &str)] = &[
     ("block_sparse_moe.router.layer", "ffn_gate_inp"),
     ("block_sparse_moe.router", "ffn_gate_inp"),
     ("mlp.gate_up_proj", "ffn_up"),
+    ("feed_forward.router", "ffn_gate_inp"),
+    ("feed_forward.shared_expert.gate_proj", "ffn_gate_shexp"),
+    ("feed_forward.shared_expert.up_proj", "ffn_up_shexp"),
+    ("feed_forward.shared_expert.down_proj", "ffn_down_shexp"),
     ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
     ("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
     ("mlp.shared_expert.up_proj", "ffn_up_shexp"),
@@ -108,6 +112,7 @@ const TWO_NORMS: &[&str] = &[
     "chatglm",
     "qwen3vlmoe",
     "hunyuan-moe",
+    "llama4",
 ];
 
 /// Values of `[outer, a, b, inner]` as `[outer, b, a, inner]`.
@@ -363,7 +368,8 @@ impl Converter<'_> {
         self.put(&name, &[experts, shape[0], shape[1]], &all);
     }
 
-    /// gpt-oss: `[experts, inputs, outputs]`, in which gate and up take turns.
+    /// gpt-oss: `[experts, inputs, outputs]`, in which gate and up take turns; in Llama 4 one is
+    /// behind the other.
     fn add_columns(&mut self, block: &str, part: &str, shape: &[usize], values: &[f32]) {
         let is_bias = part.ends_with("_bias");
         let (experts, outputs) = (shape[0], shape[shape.len() - 1]);
@@ -371,6 +377,7 @@ impl Converter<'_> {
             true => values.to_vec(),
             false => swapped(values, [shape[1], outputs, 1]),
         };
+        let has_turns = !self.is(&["llama4"]);
         let inputs = if is_bias { 1 } else { shape[1] };
         let kind = if is_bias { "bias" } else { "weight" };
         let mut put = |which: &str, outputs: usize, values: &[f32]| {
@@ -384,8 +391,13 @@ impl Converter<'_> {
         if part.starts_with("down_proj") {
             return put("down", outputs, &rows);
         }
+        let together = if has_turns {
+            inputs
+        } else {
+            outputs / 2 * inputs
+        };
         let in_turn = |first: usize| -> Vec<f32> {
-            let rows = rows.chunks_exact(inputs).skip(first).step_by(2);
+            let rows = rows.chunks_exact(together).skip(first).step_by(2);
             rows.flatten().copied().collect()
         };
         put("gate", outputs / 2, &in_turn(0));
@@ -505,6 +517,17 @@ fn keys(checkpoint: &Checkpoint, architecture: &str) -> GgufBuilder {
             gguf.u32(&key("rope.dimension_count"), rotary_dim as u32)
                 .remove(&key("attention.key_length"))
                 .remove(&key("attention.value_length"));
+        }
+        "llama4" => {
+            for (hf, name) in [
+                ("vocab_size", "vocab_size"),
+                ("head_dim", "rope.dimension_count"),
+                ("intermediate_size_mlp", "feed_forward_length"),
+                ("intermediate_size", "expert_feed_forward_length"),
+                ("interleave_moe_layer_step", "interleave_moe_layer_step"),
+            ] {
+                gguf.u32(&key(name), checkpoint.size(hf) as u32);
+            }
         }
         "lfm2moe" => {
             let heads = checkpoint.size("num_key_value_heads") as i32;

@@ -5,6 +5,7 @@ mod checkpoint;
 mod experts;
 mod gemma4;
 mod hybrids;
+mod llama4;
 mod llama_cpp;
 
 use std::path::Path;
@@ -420,6 +421,7 @@ fn files_of_another_writer_are_read_whole() {
         ("gpt-oss", "gpt_oss"),
         ("granitehybrid", "granitemoehybrid"),
         ("lfm2", "lfm2"),
+        ("llama4", "llama4_text"),
         ("mistral3", "mistral"),
         ("nemotron_h", "nemotron_h"),
         ("nemotron_h_moe", "nemotron_h"),
@@ -436,6 +438,7 @@ fn files_of_another_writer_are_read_whole() {
         let expected = match name {
             "gemma4" => 2,
             "exaone-moe" | "gpt-oss" | "olmo3" => 1,
+            "llama4" => 3,
             _ => 0,
         };
         assert_eq!(windows.count(), expected, "{name}");
@@ -513,6 +516,7 @@ fn matrices_stay_packed() {
     check_packed(&delta("qwen3_5_text"), "qwen35", &TYPES);
     check_packed(&delta("qwen3_5_moe_text"), "qwen35moe", &TYPES);
     check_packed(&Checkpoint::with_convolutions(), "lfm2", &TYPES);
+    check_packed(&llama4::scout(), "llama4", &TYPES);
     check_packed(&hybrids::granite(), "granitehybrid", &TYPES);
     check_packed(&hybrids::nemotron_with_experts(), "nemotron_h_moe", &TYPES);
     // Blocks of 256 weights are of eight value heads.
