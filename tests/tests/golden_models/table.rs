@@ -21,7 +21,12 @@ GGUF files of an architecture that several families have do not tell them apart.
 not say which layers have windows, so that Mistral and Ministral see everything in them. Of
 Ministral 3 (`mistral3`) only the context is served behind which its queries grow. Those of
 `granite_swa` have one RoPE base. Those of `lfm2moe`, `olmoe` and `afmoe` do not say how routing
-weights or embeddings are scaled: they are, as in the models which were published.
+weights or embeddings are scaled: they are, as in the models which were published. Those with
+Mamba-2 do not bound time steps, and name a context of 2^20 tokens where there is no RoPE. Bamba's
+are of `granitehybrid`, and refused where a part of each head rotates: converters permute rows of
+whole heads. Those of `llama4` do not say what all published models have in common: chunks and steps
+of growth of 8192 tokens, three layers of four with chunks, and no norms of heads beside 128
+experts.
 
 GGUF files of models with recurrent layers or experts, but for Qwen2-MoE and Qwen3-MoE, and of
 EXAONE 4, Gemma 4, GLM, Mistral, OLMo 3 and Granite with windows are compared with the Hugging Face

@@ -76,7 +76,7 @@ pub(super) fn check_tensors(spec: &ModelSpec, table: &dyn TensorTable) -> Result
             let Some(found) = table.shape(&tensor) else {
                 return Err(Refusal::MissingTensor(tensor));
             };
-            // A vector may be stored as a matrix of one row, or that as a vector.
+            // A vector may be stored as a matrix of one row or column, or that as a vector.
             if without_ones(found) != without_ones(&expected) {
                 return Err(Refusal::Shape {
                     tensor,
@@ -97,10 +97,12 @@ pub(super) fn check_tensors(spec: &ModelSpec, table: &dyn TensorTable) -> Result
     }
 }
 
-/// A shape without leading ones.
+/// A shape without ones at either end.
 fn without_ones(shape: &[usize]) -> &[usize] {
     let ones = shape.iter().take_while(|size| **size == 1).count();
-    &shape[ones..]
+    let shape = &shape[ones..];
+    let ones = shape.iter().rev().take_while(|size| **size == 1).count();
+    &shape[..shape.len() - ones]
 }
 
 /// Which tensors of a model lie together in a stored one, and which of those have been read: memory

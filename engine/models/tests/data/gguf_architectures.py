@@ -20,6 +20,8 @@ EXPERTS, EXPERT_ROWS = 2, 8
 QUERIES, KEYS = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
 # Heads of keys and of values, channels of each, and taps of the delta rule.
 K_HEADS, V_HEADS, K_DIM, V_DIM, TAPS = 2, 4, 2, 2, 2
+# Of Mamba-2: heads, channels of each, groups of heads, and channels of a state.
+M_HEADS, M_DIM, M_GROUPS, M_STATE = 4, 8, 2, 4
 
 rng = np.random.default_rng(20251127)
 
@@ -27,13 +29,22 @@ rng = np.random.default_rng(20251127)
 class File:
     """A file in the making: the keys that all architectures have, and tensors."""
 
-    def __init__(self, folder, architecture, name, layers, head_dim=HEAD_DIM):
+    def __init__(
+        self,
+        folder,
+        architecture,
+        name,
+        layers,
+        head_dim=HEAD_DIM,
+        feed_forward=ROWS,
+        context=64,
+    ):
         writer = gguf.GGUFWriter(folder / f"of-{name}", architecture)
         writer.add_type("model")
         writer.add_block_count(layers)
-        writer.add_context_length(64)
+        writer.add_context_length(context)
         writer.add_embedding_length(HIDDEN)
-        writer.add_feed_forward_length(ROWS)
+        writer.add_feed_forward_length(feed_forward)
         writer.add_head_count(HEADS)
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
@@ -84,6 +95,28 @@ class File:
         self.add(f"{block}.ssm_norm.weight", V_DIM)
         self.add(f"{block}.ssm_out.weight", HIDDEN, values)
 
+    def mamba_2(self, block):
+        width, states = M_HEADS * M_DIM, 2 * M_GROUPS * M_STATE
+        self.add(f"{block}.ssm_in.weight", 2 * width + states + M_HEADS, HIDDEN)
+        self.add(f"{block}.ssm_conv1d.weight", width + states, TAPS, f32=True)
+        self.add(f"{block}.ssm_conv1d.bias", width + states)
+        rates = -np.exp(rng.standard_normal((M_HEADS, 1)))
+        self.writer.add_tensor(f"{block}.ssm_a", rates.astype(np.float32))
+        self.add(f"{block}.ssm_d", M_HEADS, 1, f32=True)
+        self.add(f"{block}.ssm_dt.bias", M_HEADS)
+        self.add(f"{block}.ssm_norm.weight", M_GROUPS, width // M_GROUPS, f32=True)
+        self.add(f"{block}.ssm_out.weight", HIDDEN, width)
+
+    def mamba_2_keys(self):
+        self.writer.add_ssm_conv_kernel(TAPS)
+        self.writer.add_ssm_state_size(M_STATE)
+        self.writer.add_ssm_group_count(M_GROUPS)
+        self.writer.add_ssm_inner_size(M_HEADS * M_DIM)
+        self.writer.add_ssm_time_step_rank(M_HEADS)
+        self.writer.add_rope_dimension_count(HEAD_DIM)
+        self.writer.add_rope_scaling_finetuned(False)
+        self.writer.add_vocab_size(VOCAB)
+
     def convolution(self, block):
         self.add(f"{block}.shortconv.in_proj.weight", 3 * HIDDEN, HIDDEN)
         self.add(f"{block}.shortconv.conv.weight", HIDDEN, 3, f32=True)
@@ -94,13 +127,15 @@ class File:
         self.add(f"{block}.ffn_up.weight", ROWS, HIDDEN)
         self.add(f"{block}.ffn_down.weight", HIDDEN, ROWS)
 
-    def experts(self, block, biases=False, shared=False, shared_gate=True):
+    def experts(self, block, biases=False, shared=False, shared_gate=True, gates=True):
         self.add(f"{block}.ffn_gate_inp.weight", EXPERTS, HIDDEN, f32=True)
         shapes = {
             "gate": (EXPERT_ROWS, HIDDEN),
             "up": (EXPERT_ROWS, HIDDEN),
             "down": (HIDDEN, EXPERT_ROWS),
         }
+        if not gates:
+            del shapes["gate"]
         for part, shape in shapes.items():
             self.add(f"{block}.ffn_{part}_exps.weight", EXPERTS, *shape)
             if biases:
@@ -303,12 +338,88 @@ def exaone_moe(folder):
     file.close()
 
 
+def granite_hybrid(folder):
+    file = File(folder, "granitehybrid", "granitehybrid", 2)
+    writer = file.writer
+    writer.add_head_count_kv([0, KV_HEADS])
+    file.mamba_2_keys()
+    file.expert_keys()
+    writer.add_expert_shared_feed_forward_length(EXPERT_ROWS)
+    writer.add_attention_scale(0.25)
+    writer.add_embedding_scale(12.0)
+    writer.add_residual_scale(0.5)
+    writer.add_logit_scale(8.0)
+    file.mamba_2("blk.0")
+    file.attention("blk.1")
+    for layer in range(2):
+        block = f"blk.{layer}"
+        file.norms(block, "attn_norm", "ffn_norm")
+        file.experts(block, shared=True, shared_gate=False)
+    file.close()
+
+
+def nemotron_h(folder, architecture):
+    has_experts = architecture == "nemotron_h_moe"
+    rows = EXPERT_ROWS if has_experts else ROWS
+    file = File(folder, architecture, architecture, 3, feed_forward=[0, rows, 0])
+    writer = file.writer
+    writer.add_head_count_kv([0, 0, KV_HEADS])
+    writer.add_layer_norm_eps(1e-5)
+    file.mamba_2_keys()
+    file.mamba_2("blk.0")
+    if has_experts:
+        file.expert_keys()
+        writer.add_expert_feed_forward_length(EXPERT_ROWS)
+        writer.add_expert_shared_feed_forward_length(EXPERT_ROWS)
+        writer.add_expert_shared_count(1)
+        writer.add_expert_weights_norm(True)
+        writer.add_expert_weights_scale(2.5)
+        writer.add_expert_group_count(1)
+        writer.add_expert_group_used_count(1)
+        file.experts("blk.1", shared=True, shared_gate=False, gates=False)
+        file.add("blk.1.exp_probs_b.bias", EXPERTS)
+    else:
+        file.add("blk.1.ffn_up.weight", ROWS, HIDDEN)
+        file.add("blk.1.ffn_down.weight", HIDDEN, ROWS)
+    file.attention("blk.2")
+    for layer in range(3):
+        file.norms(f"blk.{layer}", "attn_norm")
+    file.close()
+
+
+def llama4(folder):
+    """Chunks in three layers of four, experts in two, dense MLPs of another width between."""
+    file = File(folder, "llama4", "llama4", 4, feed_forward=2 * ROWS, context=16384)
+    writer = file.writer
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_vocab_size(VOCAB)
+    writer.add_rope_dimension_count(HEAD_DIM)
+    writer.add_interleave_moe_layer_step(2)
+    writer.add_expert_feed_forward_length(EXPERT_ROWS)
+    file.expert_keys()
+    for layer in range(4):
+        block = f"blk.{layer}"
+        file.norms(block, "attn_norm", "ffn_norm")
+        file.attention(block)
+        if layer % 2 == 1:
+            file.experts(block, shared=True, shared_gate=False)
+            continue
+        file.add(f"{block}.ffn_gate.weight", 2 * ROWS, HIDDEN)
+        file.add(f"{block}.ffn_up.weight", 2 * ROWS, HIDDEN)
+        file.add(f"{block}.ffn_down.weight", HIDDEN, 2 * ROWS)
+    file.close()
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     for architecture in ("qwen3next", "qwen35", "qwen35moe"):
         with_delta_rule(folder, architecture)
     for write in (lfm2, gpt_oss, phimoe, olmo3, mistral3, gemma4, exaone_moe):
         write(folder)
+    granite_hybrid(folder)
+    for architecture in ("nemotron_h", "nemotron_h_moe"):
+        nemotron_h(folder, architecture)
+    llama4(folder)
 
 
 if __name__ == "__main__":

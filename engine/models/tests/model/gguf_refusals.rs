@@ -27,11 +27,11 @@ fn what_is_not_supported_is_refused_by_name() {
         "`general.architecture` is \"mamba\", which is not supported; \
          supported: afmoe, apertus, arcee, command-r, cohere2, cohere2moe, dots1, ernie4_5, \
          ernie4_5-moe, exaone4, exaone-moe, gemma, gemma2, gemma3, gemma4, chatglm, glm4, \
-         glm4moe, gpt-oss, granite, granite_swa, granitemoe, hunyuan-dense, hunyuan-moe, hy_v3, \
-         lfm2, lfm2moe, llama (also for Mistral and Mixtral), mellum, minimax-m2, mistral3, \
-         nemotron, olmo, olmo2, olmoe, phi2, phi3, phimoe, qwen2, qwen2moe, qwen3, qwen35moe, \
-         qwen35, qwen3moe, qwen3next, qwen3vlmoe, qwen3vl, seed_oss, smollm3, stablelm, \
-         starcoder2"
+         glm4moe, gpt-oss, granite, granite_swa, granitemoe, granitehybrid, hunyuan-dense, \
+         hunyuan-moe, hy_v3, lfm2, lfm2moe, llama (also for Mistral and Mixtral), llama4, \
+         mellum, minimax-m2, mistral3, nemotron, nemotron_h, nemotron_h_moe, olmo, olmo2, \
+         olmoe, phi2, phi3, phimoe, qwen2, qwen2moe, qwen3, qwen35moe, qwen35, qwen3moe, \
+         qwen3next, qwen3vlmoe, qwen3vl, seed_oss, smollm3, stablelm, starcoder2"
     );
     assert_eq!(
         text("general.type", "adapter"),

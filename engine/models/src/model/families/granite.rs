@@ -2,9 +2,10 @@
 
 use ebb_kernels::model::ModelSpec;
 
-use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf};
+use super::{Family, GgufFamily, TextType, llama_gguf, llama_hf, mamba};
 use crate::model::error::Refusal;
-use crate::model::gguf::config::GgufConfig;
+use crate::model::gguf::config::{GgufConfig, HAS_ROPE};
+use crate::model::gguf::experts::SHARED_WIDTH;
 use crate::model::hf::config::{AttentionBias, HfConfig, HfDefaults};
 
 pub(super) static FAMILY: Family = Family {
@@ -22,17 +23,21 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor: llama_hf,
     gguf: Some(GgufFamily {
         architecture: "granite",
-        keys: &[&[
-            "attention.scale",
-            "embedding_scale",
-            "residual_scale",
-            "logit_scale",
-        ]],
+        // Files of Granite 4 say what recurrences would be even if there are none.
+        keys: &[MULTIPLIERS, mamba::GGUF_KEYS, &[SHARED_WIDTH]],
         spec: gguf_spec,
         tensor: llama_gguf,
         permutes_qk: true,
     }),
 };
+
+/// The keys of the multipliers.
+pub(super) const MULTIPLIERS: &[&str] = &[
+    "attention.scale",
+    "embedding_scale",
+    "residual_scale",
+    "logit_scale",
+];
 
 /// Also that of others whose MLPs are as wide as the field `intermediate` says.
 pub(super) fn hf_spec(config: &HfConfig, intermediate: &str) -> Result<ModelSpec, Refusal> {
@@ -62,10 +67,21 @@ pub(super) fn put_multipliers(config: &HfConfig, spec: &mut ModelSpec) -> Result
 /// Also that of Granite with windows, and of Granite-MoE.
 pub(super) fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
     // Files of hybrids say so where there is no RoPE.
-    config.refuse_false("rope.scaling.finetuned")?;
+    config.refuse_false(HAS_ROPE)?;
+    gguf_layers(config)
+}
+
+/// Layers that all have attention and dense MLPs, whether there is RoPE or not.
+pub(super) fn gguf_layers(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
     let mut model = config.uniform()?;
-    model.qkv_bias = config.has_tensor("blk.0.attn_q.bias");
-    model.o_bias = config.has_tensor("blk.0.attn_output.bias");
+    let attention = config.layers_with_keys(model.layers)?;
+    let first = attention.iter().position(|has_keys| *has_keys);
+    let first = first.unwrap_or(0);
+    model.qkv_bias = config.has_tensor(&format!("blk.{first}.attn_q.bias"));
+    model.o_bias = config.has_tensor(&format!("blk.{first}.attn_output.bias"));
+    // Files of Granite 4 call dense MLPs shared experts.
+    let shared = config.size(SHARED_WIDTH)?.filter(|width| *width > 0);
+    model.intermediate = shared.unwrap_or(model.intermediate);
     let mut spec = model.spec();
     // 0 stands for none.
     let number = |key| Ok::<_, Refusal>(config.number(key)?.filter(|value| *value != 0.0));

@@ -3,11 +3,12 @@
 
 use ebb_kernels::model::{ExpertsSpec, LayerTensor, ModelSpec, Routing, TensorName};
 
-use super::granite::{gguf_spec, put_multipliers};
+use super::granite::{MULTIPLIERS, gguf_spec, put_multipliers};
 use super::stored::GATE_UP;
-use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
+use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf, mamba};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
+use crate::model::gguf::config::GgufConfig;
 use crate::model::gguf::experts::{EXPERTS, SHARED_WIDTH};
 use crate::model::hf::config::{AttentionBias, HfConfig, HfDefaults};
 
@@ -31,27 +32,27 @@ pub(super) static FAMILY: Family = Family {
     hf_tensor,
     gguf: Some(GgufFamily {
         architecture: "granitemoe",
-        keys: &[
-            EXPERTS,
-            &[
-                "attention.scale",
-                "embedding_scale",
-                "residual_scale",
-                "logit_scale",
-                SHARED_WIDTH,
-            ],
-        ],
+        keys: &[EXPERTS, MULTIPLIERS, mamba::GGUF_KEYS, &[SHARED_WIDTH]],
         spec: |config| {
             let mut spec = gguf_spec(config)?;
-            let mut experts = config.experts(0, Routing::SOFTMAX_OF_CHOSEN)?;
-            experts.shared = config.shared_experts(0, experts.intermediate)?;
-            put_experts(&mut spec, &experts, |_| true);
+            put_gguf_experts(config, &mut spec)?;
             Ok(spec)
         },
         tensor: llama_gguf,
         permutes_qk: true,
     }),
 };
+
+/// Puts experts into all layers, and a shared one if there is any.
+pub(super) fn put_gguf_experts(
+    config: &GgufConfig<'_>,
+    spec: &mut ModelSpec,
+) -> Result<(), Refusal> {
+    let mut experts = config.experts(0, Routing::SOFTMAX_OF_CHOSEN)?;
+    experts.shared = config.shared_experts(0, experts.intermediate)?;
+    put_experts(spec, &experts, |_| true);
+    Ok(())
+}
 
 /// The layers, and the experts that all of them have.
 pub(super) fn hf_layers(config: &HfConfig) -> Result<(ModelSpec, ExpertsSpec), Refusal> {

@@ -1,10 +1,16 @@
 //! Granite 4: Granite whose MLPs, or shared experts, are stored with gate and up in one, that may
 //! do without RoPE, and that may have Mamba-2 in place of attention.
 
-use ebb_kernels::model::{LayerTensor, RecurrentSpec, TensorName};
+use ebb_kernels::model::{LayerTensor, ModelSpec, RecurrentSpec, TensorName};
 
-use super::{Family, StoredTensor, TextType, granite, granitemoeshared, mamba, put_recurrent};
+use super::granite::MULTIPLIERS;
+use super::{
+    Family, GgufFamily, StoredTensor, TextType, granite, granitemoe, granitemoeshared, mamba,
+    put_recurrent,
+};
 use crate::model::error::Refusal;
+use crate::model::gguf::config::{GgufConfig, HAS_ROPE};
+use crate::model::gguf::experts::{EXPERTS as EXPERT_KEYS, SHARED_WIDTH};
 use crate::model::hf::config::{ATTENTION, LINEAR};
 
 const EXPERTS: &str = "num_local_experts";
@@ -69,5 +75,32 @@ pub(super) static FAMILY: Family = Family {
             }
         }
     },
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "granitehybrid",
+        keys: &[EXPERT_KEYS, MULTIPLIERS, mamba::GGUF_KEYS, &[SHARED_WIDTH]],
+        spec: gguf_spec,
+        tensor: mamba::gguf_tensor,
+        permutes_qk: true,
+    }),
 };
+
+/// Layers without heads of keys have Mamba-2. Converters make files of Granite 4 with attention
+/// alone ones of `granite` or `granitemoe`.
+fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
+    let mut spec = granite::gguf_layers(config)?;
+    if config.bool(HAS_ROPE)? == Some(false) {
+        for layer in &mut spec.layers {
+            layer.attention_mut().rope = None;
+        }
+    }
+    if config.size("expert_count")?.unwrap_or(0) > 0 {
+        granitemoe::put_gguf_experts(config, &mut spec)?;
+    }
+    let attention = config.layers_with_keys(spec.layers.len())?;
+    if let Some(first) = attention.iter().position(|has_attention| !has_attention) {
+        // The norm's weights lie by group, but it is of all channels, as in Hugging Face's form.
+        let mamba = mamba::gguf_spec(config, first, spec.norm_eps)?;
+        put_recurrent(&mut spec, RecurrentSpec::Mamba2(mamba), &attention);
+    }
+    Ok(spec)
+}

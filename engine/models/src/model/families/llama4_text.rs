@@ -3,19 +3,25 @@
 //! token goes through, and dense layers between.
 
 use ebb_kernels::model::{
-    LayerTensor, QkNorm, QueryGrowth, RouterScores, Routing, SharedExpert, TensorName,
+    ExpertsSpec, LayerTensor, ModelSpec, QkNorm, QueryGrowth, RouterScores, Routing, SharedExpert,
+    TensorName,
 };
 
 use super::stored::GATE_UP;
-use super::{Family, StoredTensor, TextType, llama_hf};
+use super::{Family, GgufFamily, StoredTensor, TextType, llama_gguf, llama_hf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
+use crate::model::gguf::config::{GgufConfig, WINDOW_PATTERN};
+use crate::model::gguf::experts::{EXPERT_WIDTH, EXPERTS};
 use crate::model::hf::config::{AttentionBias, HfConfig, HfDefaults};
 
 /// One layer of so many has no RoPE, unless the configuration says otherwise.
 const NO_ROPE_INTERVAL: usize = 4;
 
 const CHUNK: &str = "attention_chunk_size";
+
+/// One layer of so many has experts, in either form of a model.
+const EXPERT_INTERVAL: &str = "interleave_moe_layer_step";
 
 pub(super) static FAMILY: Family = Family {
     name: "llama4_text",
@@ -44,23 +50,13 @@ pub(super) static FAMILY: Family = Family {
         let mut spec = model.spec();
         let full = config.attention_layers(layers, &["chunked_attention"])?;
         let full = full.unwrap_or_else(|| rotated.iter().map(|rotated| !rotated).collect());
-        let chunk = config.size(CHUNK)?;
-        let chunk_in_context = chunk.filter(|chunk| *chunk < spec.max_positions);
-        let (growth, has_norms) = (growth(config)?, config.bool("use_qk_norm")?.unwrap_or(true));
-        for (index, layer) in spec.layers.iter_mut().enumerate() {
-            let attention = layer.attention_mut();
-            attention.window = chunk_in_context.filter(|_| !full[index]);
-            attention.chunked = attention.window.is_some();
-            if !rotated[index] {
-                (attention.rope, attention.query_growth) = (None, growth);
-            } else if has_norms {
-                attention.qk_norm = QkNorm::PerHeadBehindRope;
-            }
-        }
+        let has_norms = config.bool("use_qk_norm")?.unwrap_or(true);
+        put_chunks(&mut spec, config.size(CHUNK)?, &full);
+        put_positions(&mut spec, &rotated, growth(config)?, has_norms);
         let listed = config.sizes("moe_layers")?;
         let step = match &listed {
             Some(_) => 1,
-            None => config.interval("interleave_moe_layer_step", 1)?,
+            None => config.interval(EXPERT_INTERVAL, 1)?,
         };
         let has_experts = |layer: usize| match &listed {
             Some(listed) => listed.contains(&layer),
@@ -69,23 +65,102 @@ pub(super) static FAMILY: Family = Family {
         if !(0..layers).any(has_experts) {
             return Ok(spec);
         }
-        let routing = Routing {
-            scores: RouterScores::Sigmoid,
-            renormalised: false,
-            ..Routing::SOFTMAX_OF_CHOSEN
-        };
-        let mut experts = config.experts("intermediate_size", routing)?;
-        experts.weighted_input = true;
-        experts.shared = Some(SharedExpert {
-            intermediate: width,
-            gated: false,
-        });
-        put_experts(&mut spec, &experts, has_experts);
+        let experts = config.experts("intermediate_size", ROUTING)?;
+        put_experts(&mut spec, &beside_shared(experts, width), has_experts);
         Ok(spec)
     },
     hf_tensor,
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "llama4",
+        keys: &[EXPERTS, &[EXPERT_WIDTH, EXPERT_INTERVAL, WINDOW_PATTERN]],
+        spec: gguf_spec,
+        tensor: |name| match name {
+            TensorName::Layer(_, LayerTensor::QNorm | LayerTensor::KNorm) => {
+                StoredTensor::ones(name)
+            }
+            _ => llama_gguf(name),
+        },
+        // They leave them as they are, which is in that order.
+        permutes_qk: true,
+    }),
 };
+
+const ROUTING: Routing = Routing {
+    scores: RouterScores::Sigmoid,
+    renormalised: false,
+    ..Routing::SOFTMAX_OF_CHOSEN
+};
+
+/// Experts whose inputs are weighted, beside one of `width` rows that every token goes through.
+fn beside_shared(experts: ExpertsSpec, width: usize) -> ExpertsSpec {
+    ExpertsSpec {
+        weighted_input: true,
+        shared: Some(SharedExpert {
+            intermediate: width,
+            gated: false,
+        }),
+        ..experts
+    }
+}
+
+/// Gives chunks to the layers that do not see everything, if the context has several.
+fn put_chunks(spec: &mut ModelSpec, chunk: Option<usize>, full: &[bool]) {
+    let chunk = chunk.filter(|chunk| *chunk < spec.max_positions);
+    for (layer, full) in spec.layers.iter_mut().zip(full) {
+        let attention = layer.attention_mut();
+        attention.window = chunk.filter(|_| !full);
+        attention.chunked = attention.window.is_some();
+    }
+}
+
+/// Norms behind RoPE if there are any, or in place of RoPE queries that grow.
+fn put_positions(
+    spec: &mut ModelSpec,
+    rotated: &[bool],
+    growth: Option<QueryGrowth>,
+    has_norms: bool,
+) {
+    for (layer, rotated) in spec.layers.iter_mut().zip(rotated) {
+        let attention = layer.attention_mut();
+        if !rotated {
+            (attention.rope, attention.query_growth) = (None, growth);
+        } else if has_norms {
+            attention.qk_norm = QkNorm::PerHeadBehindRope;
+        }
+    }
+}
+
+/// Files do not say what all published models have in common: the chunks, which layers see
+/// everything and have no RoPE, and how their queries grow. Norms are what the model of 128 experts
+/// does without.
+fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
+    const LENGTH: u16 = 8192;
+    const WITHOUT_NORMS: usize = 128;
+    // Without chunks, files do not say where RoPE is.
+    config.refuse_other("attention.sliding_window", LENGTH.into())?;
+    config.refuse_other(WINDOW_PATTERN, NO_ROPE_INTERVAL)?;
+    let mut spec = config.uniform()?.spec();
+    let step = config.interval(EXPERT_INTERVAL, 1)?;
+    let experts = config.experts(step - 1, ROUTING)?;
+    let layers = 1..=spec.layers.len();
+    let full: Vec<bool> = layers
+        .map(|layer| layer.is_multiple_of(NO_ROPE_INTERVAL))
+        .collect();
+    let rotated: Vec<bool> = full.iter().map(|full| !full).collect();
+    let growth = QueryGrowth {
+        beta: 0.1,
+        interval: LENGTH.into(),
+        from_one: true,
+    };
+    put_chunks(&mut spec, Some(LENGTH.into()), &full);
+    let has_norms = experts.experts != WITHOUT_NORMS;
+    put_positions(&mut spec, &rotated, Some(growth), has_norms);
+    let width = experts.intermediate;
+    put_experts(&mut spec, &beside_shared(experts, width), |layer| {
+        (layer + 1).is_multiple_of(step)
+    });
+    Ok(spec)
+}
 
 /// Which layers have RoPE: those that `no_rope_layers` has a 1 for.
 fn rotated_layers(config: &HfConfig, layers: usize) -> Result<Vec<bool>, Refusal> {

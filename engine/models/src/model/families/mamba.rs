@@ -1,9 +1,11 @@
-//! Mamba-2 layers as Granite and Bamba have them: their fields, and names of their tensors.
+//! Mamba-2 layers as Granite and Bamba have them, and Nemotron-H in part: their fields and keys,
+//! and names of their tensors.
 
 use ebb_kernels::model::{LayerTensor, Mamba2Spec, TensorName};
 
-use super::StoredTensor;
+use super::{StoredTensor, llama_gguf};
 use crate::model::error::Refusal;
+use crate::model::gguf::config::{GgufConfig, RECURRENT_HEADS, RECURRENT_TAPS, RECURRENT_WIDTH};
 use crate::model::hf::config::HfConfig;
 
 /// What the rows of the first product belong to.
@@ -14,6 +16,17 @@ const IN: &[LayerTensor] = &[
     LayerTensor::MambaC,
     LayerTensor::MambaDt,
 ];
+
+/// The keys of such layers in GGUF files.
+pub(super) const GGUF_KEYS: &[&str] = &[
+    RECURRENT_TAPS,
+    RECURRENT_WIDTH,
+    RECURRENT_HEADS,
+    STATE_DIM,
+    GROUPS,
+];
+const STATE_DIM: &str = "ssm.state_size";
+const GROUPS: &str = "ssm.group_count";
 
 /// The fields that begin with `mamba_`. The norm is of all channels.
 pub(super) fn hf_spec(
@@ -71,4 +84,39 @@ pub(super) fn hf_tensor(name: TensorName, prefix: &str) -> Option<StoredTensor> 
         _ => return None,
     };
     Some(StoredTensor::own(name, stored(part)))
+}
+
+/// The keys, with the norm of all channels. Files do not bound time steps. `layer` is one of those
+/// with a recurrence: all have a bias of their convolution if that one has.
+pub(super) fn gguf_spec(
+    config: &GgufConfig<'_>,
+    layer: usize,
+    norm_eps: f32,
+) -> Result<Mamba2Spec, Refusal> {
+    let (heads, head_dim) = config.recurrent_heads()?;
+    let bias = gguf_tensor(TensorName::Layer(layer, LayerTensor::MambaConvBias));
+    Ok(Mamba2Spec {
+        heads,
+        head_dim,
+        groups: config.required_size(GROUPS)?,
+        state_dim: config.required_size(STATE_DIM)?,
+        taps: config.required_size(RECURRENT_TAPS)?,
+        conv_bias: config.has_tensor(&bias.name),
+        norm_parts: Some(1),
+        norm_eps,
+        time_steps: [0.0, f32::INFINITY],
+    })
+}
+
+/// Where a GGUF file has a tensor of such a layer, or any other.
+pub(super) fn gguf_tensor(name: TensorName) -> StoredTensor {
+    match name {
+        TensorName::Layer(layer, part) if IN.contains(&part) => {
+            StoredTensor::part(name, format!("blk.{layer}.ssm_in.weight"), IN)
+        }
+        TensorName::Layer(layer, LayerTensor::MambaNorm) => {
+            StoredTensor::by_group(name, format!("blk.{layer}.ssm_norm.weight"))
+        }
+        _ => llama_gguf(name),
+    }
 }

@@ -173,9 +173,10 @@ impl GgufFamily {
 
 /// Families whose GGUF files, or some of them, are of another family's architecture, which they
 /// then belong to: files do not tell the two apart.
-const SHARED_ARCHITECTURES: [(&str, &str); 8] = [
+const SHARED_ARCHITECTURES: [(&str, &str); 9] = [
     ("granitemoe_swa", "granite_swa"),
     ("granitemoehybrid", "granite"),
+    ("granitemoehybrid", "granitemoe"),
     ("granitemoeshared", "granitemoe"),
     ("ministral", "llama"),
     ("mistral", "llama"),
@@ -184,13 +185,28 @@ const SHARED_ARCHITECTURES: [(&str, &str); 8] = [
     ("solar_open", "glm4moe"),
 ];
 
+/// Families whose GGUF files are of two architectures of their own: the second one.
+static SECOND_ARCHITECTURES: [(&Family, &GgufFamily); 1] =
+    [(&nemotron_h::FAMILY, &nemotron_h::WITH_EXPERTS)];
+
 impl Family {
+    /// Every GGUF architecture that is read, and the family that has it.
+    pub(crate) fn all_gguf() -> impl Iterator<Item = (&'static Self, &'static GgufFamily)> {
+        let families = FAMILIES.iter().copied();
+        families.flat_map(|family| {
+            let mut second = SECOND_ARCHITECTURES.iter().copied();
+            let second = second.find(|(of, _)| *of == family);
+            let first = family.gguf.as_ref().map(|gguf| (family, gguf));
+            first.into_iter().chain(second)
+        })
+    }
+
     /// `general.architecture` of GGUF files of this family: its own, and that of another one.
     pub fn gguf_architectures(&self) -> Vec<&'static str> {
-        let own = self.gguf.as_ref().map(|gguf| gguf.architecture);
+        let own = Self::all_gguf().filter(|(family, _)| *family == self);
         let shared = SHARED_ARCHITECTURES.iter();
         let shared = shared.filter(|(family, _)| *family == self.name);
-        own.into_iter()
+        own.map(|(_, gguf)| gguf.architecture)
             .chain(shared.map(|(_, architecture)| *architecture))
             .collect()
     }
@@ -218,10 +234,7 @@ impl Family {
     /// The family of this GGUF architecture. Files of it may be another family's
     /// ([`Self::gguf_architectures`]).
     pub(crate) fn of_gguf(architecture: &str) -> Option<(&'static Self, &'static GgufFamily)> {
-        FAMILIES.iter().find_map(|family| {
-            let gguf = family.gguf.as_ref()?;
-            (gguf.architecture == architecture).then_some((*family, gguf))
-        })
+        Self::all_gguf().find(|(_, gguf)| gguf.architecture == architecture)
     }
 }
 
@@ -284,7 +297,7 @@ mod tests {
             }
             assert!(family.own_text().is_some());
             assert_eq!(Family::named(family.name), Some(*family));
-            if let Some(gguf) = &family.gguf {
+            for (_, gguf) in Family::all_gguf().filter(|(of, _)| of == family) {
                 let (found, _) = Family::of_gguf(gguf.architecture).expect("registered");
                 assert_eq!(found, *family);
             }

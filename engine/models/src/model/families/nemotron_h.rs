@@ -1,14 +1,20 @@
 //! Nemotron-H and Nemotron 3: layers of one part each, which is Mamba-2, attention without RoPE, an
-//! MLP or experts, without gates and of the square of ReLU.
+//! MLP or experts, without gates and of the square of ReLU. GGUF files are of an architecture of
+//! their own where there are experts.
 
 use ebb_kernels::model::{
-    Activation, ExpertActivation, ExpertsSpec, LayerTensor, Mamba2Spec, Mixer, Mlp, PlainMlp,
-    RecurrentSpec, SharedExpert, TensorName,
+    Activation, ExpertActivation, ExpertsSpec, LayerTensor, Mamba2Spec, Mixer, Mlp, ModelSpec,
+    PlainMlp, RecurrentSpec, SharedExpert, TensorName,
 };
 
-use super::{Family, StoredTensor, TextType, mamba};
+use super::{Family, GgufFamily, StoredTensor, TextType, mamba};
 use crate::model::error::Refusal;
+use crate::model::gguf::config::{GgufConfig, LAYER_NORM_EPS, MLP_WIDTH, PREDICTING, RMS_NORM_EPS};
+use crate::model::gguf::experts::{
+    EXPERT_WIDTH, EXPERTS as EXPERT_KEYS, SHARED_COUNT, SHARED_WIDTH, SIGMOID_ROUTING,
+};
 use crate::model::hf::config::{HfConfig, HfDefaults};
+use crate::model::rope::{Scaling, rope};
 use crate::model::tensors::layer_count;
 
 /// What a layer is, in the text that older files have, and by name.
@@ -24,6 +30,10 @@ const KINDS: &[(char, &[&str])] = &[
 ];
 
 const PATTERN: (&str, &str) = ("layers_block_type", "hybrid_override_pattern");
+
+/// Keys of GGUF files. The MLPs' widths are a list: that is 0 for a layer that has none.
+const KEYS: &[&str] = &[MLP_WIDTH, LAYER_NORM_EPS, RMS_NORM_EPS];
+const LATENT: &str = "moe_latent_size";
 
 pub(super) static FAMILY: Family = Family {
     name: "nemotron_h",
@@ -76,7 +86,28 @@ pub(super) static FAMILY: Family = Family {
         Ok(spec)
     },
     hf_tensor,
-    gguf: None,
+    gguf: Some(GgufFamily {
+        architecture: "nemotron_h",
+        keys: &[KEYS, mamba::GGUF_KEYS],
+        spec: gguf_spec,
+        tensor: gguf_tensor,
+        permutes_qk: true,
+    }),
+};
+
+/// Files of models that have experts.
+pub(super) static WITH_EXPERTS: GgufFamily = GgufFamily {
+    architecture: "nemotron_h_moe",
+    keys: &[
+        KEYS,
+        mamba::GGUF_KEYS,
+        EXPERT_KEYS,
+        SIGMOID_ROUTING,
+        &[EXPERT_WIDTH, SHARED_COUNT, SHARED_WIDTH, LATENT, PREDICTING],
+    ],
+    spec: gguf_spec,
+    tensor: gguf_tensor,
+    permutes_qk: true,
 };
 
 fn mamba_2(config: &HfConfig, norm_eps: f32) -> Result<Mamba2Spec, Refusal> {
@@ -107,7 +138,6 @@ fn mamba_2(config: &HfConfig, norm_eps: f32) -> Result<Mamba2Spec, Refusal> {
 }
 
 fn experts(config: &HfConfig) -> Result<ExpertsSpec, Refusal> {
-    const LATENT: &str = "moe_latent_size";
     if let Some(latent) = config.size(LATENT)? {
         return Err(Refusal::unsupported(LATENT, latent, "its absence"));
     }
@@ -118,6 +148,82 @@ fn experts(config: &HfConfig) -> Result<ExpertsSpec, Refusal> {
         gated: false,
     });
     Ok(experts)
+}
+
+/// A layer has attention where it has heads of keys, an MLP or experts where it has a width of
+/// them, and else Mamba-2.
+fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
+    let mut model = config.uniform_with_part(false)?;
+    let attention = config.layers_with_keys(model.layers)?;
+    let Some(widths) = config.layer_sizes(MLP_WIDTH, model.layers)? else {
+        let expected = format!("a list of {} numbers, one for each layer", model.layers);
+        let name = config.name(MLP_WIDTH);
+        return Err(Refusal::invalid(name, model.intermediate, expected));
+    };
+    config.leave_out_predicting(&mut model)?;
+    // Files have both keys, and the model is of this one.
+    model.norm_eps = config.number(LAYER_NORM_EPS)?.unwrap_or(model.norm_eps);
+    // Files say how many channels would rotate. None do.
+    model.rope = rope(10_000.0, model.head_dim, &Scaling::None)?;
+    let mut kinds = attention.iter().zip(&widths).take(model.layers);
+    if let Some(both) = kinds.position(|(has_keys, width)| *has_keys && *width > 0) {
+        let found = format!("{} in layer {both}", widths[both]);
+        let expected = "0 where there are heads of keys";
+        return Err(Refusal::invalid(config.name(MLP_WIDTH), found, expected));
+    }
+    let is_mamba = |layer: usize| !attention[layer] && widths[layer] == 0;
+    let mamba = match (0..model.layers).find(|layer| is_mamba(*layer)) {
+        Some(first) => {
+            let mut mamba = mamba::gguf_spec(config, first, model.norm_eps)?;
+            mamba.norm_parts = Some(mamba.groups);
+            Some(RecurrentSpec::Mamba2(mamba))
+        }
+        None => None,
+    };
+    let has_experts = config.size("expert_count")?.unwrap_or(0) > 0;
+    let first = (0..model.layers).find(|layer| widths[*layer] > 0);
+    let experts = match first.filter(|_| has_experts) {
+        Some(first) => Some(gguf_experts(config, first)?),
+        None => None,
+    };
+    let mut spec = model.spec();
+    for (index, layer) in spec.layers.iter_mut().enumerate() {
+        match mamba.filter(|_| is_mamba(index)) {
+            Some(mamba) => layer.mixer = Mixer::Recurrent(mamba),
+            None if attention[index] => layer.attention_mut().rope = None,
+            None => layer.mixer = Mixer::None,
+        }
+        layer.mlp = match (widths[index], &experts) {
+            (0, _) => Mlp::None,
+            (_, Some(experts)) => Mlp::Experts(experts.clone()),
+            (intermediate, None) => Mlp::Plain(PlainMlp {
+                intermediate,
+                activation: Activation::Relu2,
+                bias: false,
+            }),
+        };
+    }
+    Ok(spec)
+}
+
+/// The experts, which layer `first` is the first to have.
+fn gguf_experts(config: &GgufConfig<'_>, first: usize) -> Result<ExpertsSpec, Refusal> {
+    config.refuse_other(LATENT, 0)?;
+    config.required_size(EXPERT_WIDTH)?;
+    let mut experts = config.experts(first, config.sigmoid_routing(first)?)?;
+    experts.activation = ExpertActivation::Relu2;
+    experts.shared = config.shared_experts(1, experts.intermediate)?;
+    Ok(experts)
+}
+
+/// Every layer has one norm, whatever it is before.
+fn gguf_tensor(name: TensorName) -> StoredTensor {
+    match name {
+        TensorName::Layer(layer, LayerTensor::MlpNorm) => {
+            StoredTensor::own(name, format!("blk.{layer}.attn_norm.weight"))
+        }
+        _ => mamba::gguf_tensor(name),
+    }
 }
 
 fn hf_tensor(name: TensorName) -> StoredTensor {

@@ -9,7 +9,9 @@ use super::qwen3_next::{FULL_INTERVAL, Q, QKVZ, spec};
 use super::{StoredTensor, llama_gguf};
 use crate::model::error::Refusal;
 use crate::model::experts::put_experts;
-use crate::model::gguf::config::{GgufConfig, PREDICTING, ROPE_SECTIONS};
+use crate::model::gguf::config::{
+    GgufConfig, PREDICTING, RECURRENT_HEADS, RECURRENT_TAPS, RECURRENT_WIDTH, ROPE_SECTIONS,
+};
 use crate::model::gguf::experts::{EXPERT_WIDTH, SHARED_WIDTH};
 
 const QKV: &[LayerTensor] = &[
@@ -23,10 +25,7 @@ const INTERVAL: &str = "full_attention_interval";
 /// Or a list of those that have none.
 const RECURRENT: &str = "attention.recurrent_layers";
 
-const TAPS: &str = "ssm.conv_kernel";
-const V_WIDTH: &str = "ssm.inner_size";
 const K_DIM: &str = "ssm.state_size";
-const V_HEADS: &str = "ssm.time_step_rank";
 const K_HEADS: &str = "ssm.group_count";
 
 /// Of all layers but for their experts.
@@ -35,10 +34,10 @@ pub(super) const KEYS: &[&str] = &[
     RECURRENT,
     ROPE_SECTIONS,
     PREDICTING,
-    TAPS,
-    V_WIDTH,
+    RECURRENT_TAPS,
+    RECURRENT_WIDTH,
     K_DIM,
-    V_HEADS,
+    RECURRENT_HEADS,
     K_HEADS,
 ];
 
@@ -50,18 +49,13 @@ pub(super) fn gguf_spec(config: &GgufConfig<'_>) -> Result<ModelSpec, Refusal> {
     check_sections(config)?;
     let mut model = config.uniform_with_part(false)?;
     model.qk_norm = QkNorm::PerHead;
-    let v_heads = config.required_size(V_HEADS)?;
-    let v_width = config.required_size(V_WIDTH)?;
-    if v_heads == 0 || !v_width.is_multiple_of(v_heads) {
-        let expected = format!("a multiple of {V_HEADS}, {v_heads}");
-        return Err(Refusal::invalid(config.name(V_WIDTH), v_width, expected));
-    }
+    let (v_heads, v_dim) = config.recurrent_heads()?;
     let delta = GatedDeltaSpec {
         k_heads: config.required_size(K_HEADS)?,
         v_heads,
         k_dim: config.required_size(K_DIM)?,
-        v_dim: v_width / v_heads,
-        taps: config.required_size(TAPS)?,
+        v_dim,
+        taps: config.required_size(RECURRENT_TAPS)?,
         norm_eps: model.norm_eps,
         doubled: false,
     };

@@ -58,6 +58,8 @@ enum Layout {
     /// For each group of heads, its rows of one part behind those of the other: for each query
     /// head, or for each key head of the delta rule.
     ByHead,
+    /// A vector of Mamba-2's channels, as a matrix with a row for each group of heads.
+    ByGroup,
     /// Rows of a convolution, which are matrices of one row each.
     Taps,
     /// As [`Self::Taps`], in a tensor each for queries, keys and values of the delta rule.
@@ -221,6 +223,14 @@ impl StoredTensor {
         Self::together(tensor, name, parts, Layout::ByHead)
     }
 
+    /// In `name`, a matrix with a row for each group of Mamba-2's heads: the vector in order.
+    pub(crate) fn by_group(tensor: TensorName, name: String) -> Self {
+        Self {
+            layout: Layout::ByGroup,
+            ..Self::own(tensor, name)
+        }
+    }
+
     /// In `name`, whose outputs belong to `parts` of the same layer in turn: columns of a matrix
     /// for each expert, `[experts, inputs, outputs]`, or rows where they are quantised.
     pub(crate) fn in_turn(tensor: TensorName, name: String, parts: &[LayerTensor]) -> Self {
@@ -348,6 +358,10 @@ impl StoredTensor {
             (Layout::Ones | Layout::Metadata, _) => {}
             (Layout::Rows | Layout::ByHead, _) => shape[0] = outputs(0),
             (Layout::Taps | Layout::TapsByProjection, _) => shape.insert(1, 1),
+            (Layout::ByGroup, _) => {
+                let groups = groups_of(spec, self.tensor);
+                shape = vec![groups, shape[0] / groups];
+            }
             (Layout::OfEachExpert | Layout::InHalves, _) => {
                 shape.remove(0);
             }
@@ -414,7 +428,7 @@ impl StoredTensor {
                 }
                 runs
             }
-            Layout::Rows | Layout::InHalves | Layout::Taps => {
+            Layout::Rows | Layout::InHalves | Layout::ByGroup | Layout::Taps => {
                 vec![run(name, first + self.first_row(spec), 1, count)]
             }
             Layout::InTurn => {
@@ -504,6 +518,17 @@ fn heads_of(spec: &ModelSpec, tensor: TensorName) -> usize {
         Mixer::Recurrent(RecurrentSpec::Mamba2(_) | RecurrentSpec::ShortConv(_)) | Mixer::None => {
             unreachable!("no key heads")
         }
+    }
+}
+
+/// The groups of heads of Mamba-2 in the layer of a tensor.
+fn groups_of(spec: &ModelSpec, tensor: TensorName) -> usize {
+    let TensorName::Layer(layer, _) = tensor else {
+        unreachable!("only tensors of layers lie by group");
+    };
+    match spec.layers[layer].recurrent() {
+        Some(RecurrentSpec::Mamba2(mamba)) => mamba.groups,
+        _ => unreachable!("only Mamba-2 has groups"),
     }
 }
 

@@ -10,7 +10,7 @@ use super::keys::Keys;
 use super::metadata::{GgufMetadata, required};
 use super::rope_scaling::{has_long_factors, long_factors, scaling};
 use crate::model::error::Refusal;
-use crate::model::families::{FAMILIES, Family, GgufFamily};
+use crate::model::families::{Family, GgufFamily};
 use crate::model::rope::{Scaling, rope};
 use crate::model::tensors::{check_spec, layer_count};
 use crate::model::window::put_windows;
@@ -29,6 +29,19 @@ pub(crate) const LAYER_NORM_EPS: &str = "attention.layer_norm_epsilon";
 /// The key of an architecture whose layers without heads of keys mix tokens by a short convolution:
 /// the tokens that it sees.
 pub(crate) const SHORT_CONV_TAPS: &str = "shortconv.l_cache";
+
+/// The key of an architecture with recurrent layers whose convolution sees so many tokens. Layers
+/// without heads of keys are recurrent, unless the architecture says it otherwise.
+pub(crate) const RECURRENT_TAPS: &str = "ssm.conv_kernel";
+
+/// The key of how many channels all heads of a recurrence have.
+pub(crate) const RECURRENT_WIDTH: &str = "ssm.inner_size";
+
+/// The key of how many heads these are.
+pub(crate) const RECURRENT_HEADS: &str = "ssm.time_step_rank";
+
+/// The key of whether Granite has RoPE.
+pub(crate) const HAS_ROPE: &str = "rope.scaling.finetuned";
 
 /// The key of the channels of heads that rotate by a token's time, height, width and a fourth
 /// place.
@@ -94,8 +107,9 @@ fn family(metadata: &GgufMetadata) -> Result<(&'static Family, &'static GgufFami
     }
     let architecture = required(metadata.text(ARCHITECTURE)?, ARCHITECTURE, "the model")?;
     Family::of_gguf(architecture).ok_or_else(|| {
-        let known = FAMILIES.iter().filter_map(|family| family.gguf.as_ref());
-        let known: Vec<_> = known.map(|gguf| gguf.architecture).collect();
+        let known: Vec<_> = Family::all_gguf()
+            .map(|(_, gguf)| gguf.architecture)
+            .collect();
         let supported = known
             .join(", ")
             .replace("llama,", "llama (also for Mistral and Mixtral),");
@@ -233,6 +247,18 @@ impl GgufConfig<'_> {
         self.keys.size(key)
     }
 
+    /// The heads of a recurrence, and the channels of each.
+    pub(crate) fn recurrent_heads(&self) -> Result<(usize, usize), Refusal> {
+        let heads = self.required_size(RECURRENT_HEADS)?;
+        let width = self.required_size(RECURRENT_WIDTH)?;
+        if heads == 0 || !width.is_multiple_of(heads) {
+            let expected = format!("a multiple of {RECURRENT_HEADS}, {heads}");
+            let name = self.name(RECURRENT_WIDTH);
+            return Err(Refusal::invalid(name, width, expected));
+        }
+        Ok((heads, width / heads))
+    }
+
     /// Limits a context to what comes before something that is not computed. A note says so:
     /// `reason` goes on after "because".
     pub(crate) fn limit_context(&self, spec: &mut ModelSpec, positions: usize, reason: &str) {
@@ -330,7 +356,8 @@ impl GgufConfig<'_> {
         });
         let base = keys.metadata.f32(&keys.name("rope.freq_base"))?;
         let q_heads = self.q_heads()?;
-        let has_layers_without = self.names.has_key(SHORT_CONV_TAPS);
+        let mut recurrent = [SHORT_CONV_TAPS, RECURRENT_TAPS].into_iter();
+        let has_layers_without = recurrent.any(|key| self.names.has_key(key));
         let kv_heads = match keys.integers(KV_HEADS)? {
             Some(mut heads) if has_layers_without => {
                 heads.retain(|heads| *heads != 0);

@@ -1,5 +1,6 @@
 //! The `{architecture}.*` keys: which are understood, and how sizes are read.
 
+use super::config::HAS_ROPE;
 use super::metadata::{GgufMetadata, required};
 use super::value::GgufValue;
 use crate::model::error::Refusal;
@@ -30,7 +31,7 @@ const READ: [&str; 21] = [
     "rope.scaling.yarn_log_multiplier",
 ];
 /// Keys that say nothing about the computation.
-const SILENT: [&str; 2] = ["tensor_data_layout", "rope.scaling.finetuned"];
+const SILENT: [&str; 2] = ["tensor_data_layout", HAS_ROPE];
 /// Keys that are understood at one value, at which they change nothing.
 const NEUTRAL: [(&str, f32); 4] = [
     ("expert_count", 0.0),

@@ -236,7 +236,8 @@ impl WeightSource for GgufWeights {
             return Ok(None);
         }
         let (place, tensor) = self.find(name)?;
-        let is_matrix = tensor.shape.len() >= 2;
+        // Some vectors lie in matrices.
+        let is_matrix = tensor.shape.len().min(name.shape(&self.spec).len()) >= 2;
         // Groups of columns move as a whole or not at all.
         let unbroken = place.column_order(&self.spec).map(RowOrder::unbroken);
         let is_whole = |format: &WeightFormat| {
@@ -306,7 +307,8 @@ impl GgufWeights {
         let order = place.order(&self.spec);
         if place.is_in_halves() {
             let mut exact = exact_values(file_name, (kind, data))?;
-            if matches!(name, TensorName::Layer(_, LayerTensor::DeltaDecay)) {
+            use LayerTensor as L;
+            if matches!(name, TensorName::Layer(_, L::DeltaDecay | L::MambaDecay)) {
                 logarithms(file_name, &mut exact)?;
             }
             if let Some(order) = order {

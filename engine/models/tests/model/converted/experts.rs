@@ -15,7 +15,7 @@ fn golden(name: &str) -> Checkpoint {
 }
 
 /// Projections whose heads are as wide as the model divided by them.
-const NARROW_HEADS: [(&str, &[usize]); 4] = [
+pub(super) const NARROW_HEADS: [(&str, &[usize]); 4] = [
     ("q_proj.weight", &[64, 64]),
     ("k_proj.weight", &[32, 64]),
     ("v_proj.weight", &[32, 64]),

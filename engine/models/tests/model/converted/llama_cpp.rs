@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value as Json;
 
 use super::checkpoint::{Checkpoint, Tensor};
+use super::hybrids;
 use crate::gguf_builder::{GgufBuilder, Value, texts};
 
 /// Ends of names, after `model.layers.N.` and before `.weight` or `.bias`.
@@ -45,6 +46,10 @@ const NAMES: &[(&str, &str)] = &[
     ("block_sparse_moe.router.layer", "ffn_gate_inp"),
     ("block_sparse_moe.router", "ffn_gate_inp"),
     ("mlp.gate_up_proj", "ffn_up"),
+    ("feed_forward.router", "ffn_gate_inp"),
+    ("feed_forward.shared_expert.gate_proj", "ffn_gate_shexp"),
+    ("feed_forward.shared_expert.up_proj", "ffn_up_shexp"),
+    ("feed_forward.shared_expert.down_proj", "ffn_down_shexp"),
     ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
     ("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
     ("mlp.shared_expert.up_proj", "ffn_up_shexp"),
@@ -77,7 +82,16 @@ const NAMES: &[(&str, &str)] = &[
 ];
 
 /// Architectures whose queries and keys are permuted.
-const PERMUTED: &[&str] = &["llama", "mistral3", "granitemoe", "granite_swa"];
+const PERMUTED: &[&str] = &[
+    "llama",
+    "mistral3",
+    "granite",
+    "granitemoe",
+    "granite_swa",
+    "granitehybrid",
+    "nemotron_h",
+    "nemotron_h_moe",
+];
 
 /// Those whose second norm of two is called by what it is before.
 const TWO_NORMS: &[&str] = &[
@@ -91,11 +105,14 @@ const TWO_NORMS: &[&str] = &[
     "exaone-moe",
     "hy_v3",
     "mellum",
+    "granite",
     "granitemoe",
+    "granitehybrid",
     "granite_swa",
     "chatglm",
     "qwen3vlmoe",
     "hunyuan-moe",
+    "llama4",
 ];
 
 /// Values of `[outer, a, b, inner]` as `[outer, b, a, inner]`.
@@ -130,9 +147,9 @@ pub(super) fn convert(checkpoint: &Checkpoint, architecture: &'static str) -> Gg
     gguf
 }
 
-struct Converter<'a> {
-    checkpoint: &'a Checkpoint,
-    architecture: &'static str,
+pub(super) struct Converter<'a> {
+    pub(super) checkpoint: &'a Checkpoint,
+    pub(super) architecture: &'static str,
     gguf: &'a mut GgufBuilder,
     /// Of xIELU: of each layer, by name.
     numbers: BTreeMap<String, Vec<f32>>,
@@ -143,7 +160,7 @@ impl Converter<'_> {
         architectures.contains(&self.architecture)
     }
 
-    fn put(&mut self, name: &str, shape: &[usize], values: &[f32]) {
+    pub(super) fn put(&mut self, name: &str, shape: &[usize], values: &[f32]) {
         self.gguf.f32_tensor(name, shape, values);
     }
 
@@ -157,10 +174,13 @@ impl Converter<'_> {
         if counts_from_one && name.ends_with("norm.weight") && !is_of_delta {
             values.iter_mut().for_each(|value| *value += 1.0);
         }
-        let Some(rest) = name.strip_prefix("model.layers.") else {
+        let mut prefixes = ["model.layers.", "backbone.layers."].into_iter();
+        let Some(rest) = prefixes.find_map(|prefix| name.strip_prefix(prefix)) else {
             let name = match name {
-                "model.embed_tokens.weight" => "token_embd.weight",
-                "model.norm.weight" => "output_norm.weight",
+                "model.embed_tokens.weight" | "backbone.embeddings.weight" => "token_embd.weight",
+                "model.norm.weight" | "model.final_layernorm.weight" | "backbone.norm_f.weight" => {
+                    "output_norm.weight"
+                }
                 "model.norm.bias" => "output_norm.bias",
                 "model.embedding_norm.weight" => "token_embd_norm.weight",
                 "lm_head.weight" => "output.weight",
@@ -187,9 +207,13 @@ impl Converter<'_> {
             ] {
                 if part.contains(projection) {
                     let half = shape[0] / self.checkpoint.size(heads) / 2;
-                    values = swapped(&values, [2, half, shape[1]]);
+                    let columns = shape.get(1).copied().unwrap_or(1);
+                    values = swapped(&values, [2, half, columns]);
                 }
             }
+        }
+        if hybrids::add(self, &block, part, &shape, &values) {
+            return;
         }
         if let Some(number) = part.strip_prefix("mlp.act_fn.") {
             self.numbers
@@ -322,8 +346,12 @@ impl Converter<'_> {
             other => panic!("{other}"),
         };
         let layer = block.trim_start_matches("blk.");
+        let layers = match self.architecture {
+            "nemotron_h_moe" => "backbone.layers",
+            _ => "model.layers",
+        };
         let prefix = format!(
-            "model.layers.{layer}.{}",
+            "{layers}.{layer}.{}",
             part.trim_end_matches(&format!("0.{each}"))
         );
         let mut all = Vec::new();
@@ -340,7 +368,8 @@ impl Converter<'_> {
         self.put(&name, &[experts, shape[0], shape[1]], &all);
     }
 
-    /// gpt-oss: `[experts, inputs, outputs]`, in which gate and up take turns.
+    /// gpt-oss: `[experts, inputs, outputs]`, in which gate and up take turns; in Llama 4 one is
+    /// behind the other.
     fn add_columns(&mut self, block: &str, part: &str, shape: &[usize], values: &[f32]) {
         let is_bias = part.ends_with("_bias");
         let (experts, outputs) = (shape[0], shape[shape.len() - 1]);
@@ -348,6 +377,7 @@ impl Converter<'_> {
             true => values.to_vec(),
             false => swapped(values, [shape[1], outputs, 1]),
         };
+        let has_turns = !self.is(&["llama4"]);
         let inputs = if is_bias { 1 } else { shape[1] };
         let kind = if is_bias { "bias" } else { "weight" };
         let mut put = |which: &str, outputs: usize, values: &[f32]| {
@@ -361,8 +391,13 @@ impl Converter<'_> {
         if part.starts_with("down_proj") {
             return put("down", outputs, &rows);
         }
+        let together = if has_turns {
+            inputs
+        } else {
+            outputs / 2 * inputs
+        };
         let in_turn = |first: usize| -> Vec<f32> {
-            let rows = rows.chunks_exact(inputs).skip(first).step_by(2);
+            let rows = rows.chunks_exact(together).skip(first).step_by(2);
             rows.flatten().copied().collect()
         };
         put("gate", outputs / 2, &in_turn(0));
@@ -483,6 +518,17 @@ fn keys(checkpoint: &Checkpoint, architecture: &str) -> GgufBuilder {
                 .remove(&key("attention.key_length"))
                 .remove(&key("attention.value_length"));
         }
+        "llama4" => {
+            for (hf, name) in [
+                ("vocab_size", "vocab_size"),
+                ("head_dim", "rope.dimension_count"),
+                ("intermediate_size_mlp", "feed_forward_length"),
+                ("intermediate_size", "expert_feed_forward_length"),
+                ("interleave_moe_layer_step", "interleave_moe_layer_step"),
+            ] {
+                gguf.u32(&key(name), checkpoint.size(hf) as u32);
+            }
+        }
         "lfm2moe" => {
             let heads = checkpoint.size("num_key_value_heads") as i32;
             let of_kind = |kind: &&str| if *kind == "conv" { 0 } else { heads };
@@ -494,6 +540,9 @@ fn keys(checkpoint: &Checkpoint, architecture: &str) -> GgufBuilder {
             gguf.u32(&key("attention.sliding_window"), window);
         }
         "granitemoe" => put_granite(&mut gguf, checkpoint, architecture),
+        "granite" | "granitehybrid" | "nemotron_h" | "nemotron_h_moe" => {
+            hybrids::put_keys(&mut gguf, checkpoint, architecture, &kinds);
+        }
         "qwen3next" | "qwen35" | "qwen35moe" => {
             let v_width = checkpoint.size("linear_value_head_dim")
                 * checkpoint.size("linear_num_value_heads");
@@ -534,7 +583,7 @@ fn put_windows(
 }
 
 /// Multipliers. Heads are as wide as the model divided by them, and experts as dense MLPs.
-fn put_granite(gguf: &mut GgufBuilder, checkpoint: &Checkpoint, architecture: &str) {
+pub(super) fn put_granite(gguf: &mut GgufBuilder, checkpoint: &Checkpoint, architecture: &str) {
     let key = |name: &str| format!("{architecture}.{name}");
     gguf.remove(&key("attention.key_length"))
         .remove(&key("attention.value_length"))
@@ -545,8 +594,10 @@ fn put_granite(gguf: &mut GgufBuilder, checkpoint: &Checkpoint, architecture: &s
         ("residual_multiplier", "residual_scale"),
         ("logits_scaling", "logit_scale"),
     ] {
-        let number = checkpoint.config[hf].as_f64().expect("a number");
-        gguf.f32(&key(name), number as f32);
+        // Bamba has none.
+        if let Some(number) = checkpoint.config[hf].as_f64() {
+            gguf.f32(&key(name), number as f32);
+        }
     }
 }
 
@@ -582,10 +633,17 @@ fn put_experts(gguf: &mut GgufBuilder, checkpoint: &Checkpoint, architecture: &s
             ("first_k_dense_replace", "leading_dense_block_count"),
             ("head_dim", "rope.dimension_count"),
         ],
-        "granitemoe" | "granite_swa" => &[(
+        "granite" | "granitemoe" | "granite_swa" | "granitehybrid" => &[(
             "shared_intermediate_size",
             "expert_shared_feed_forward_length",
         )],
+        "nemotron_h_moe" => &[
+            ("n_shared_experts", "expert_shared_count"),
+            (
+                "moe_shared_expert_intermediate_size",
+                "expert_shared_feed_forward_length",
+            ),
+        ],
         _ => &[],
     };
     for (hf, name) in sizes {
@@ -606,7 +664,9 @@ fn put_experts(gguf: &mut GgufBuilder, checkpoint: &Checkpoint, architecture: &s
         gguf.u32(&key("expert_shared_feed_forward_length"), width as u32);
     }
     let (norm, scale) = match architecture {
-        "exaone-moe" | "dots1" | "glm4moe" => ("norm_topk_prob", "routed_scaling_factor"),
+        "exaone-moe" | "dots1" | "glm4moe" | "nemotron_h_moe" => {
+            ("norm_topk_prob", "routed_scaling_factor")
+        }
         "cohere2moe" => ("norm_topk_prob", "none"),
         "afmoe" => ("route_norm", "route_scale"),
         "hy_v3" => ("route_norm", "router_scaling_factor"),

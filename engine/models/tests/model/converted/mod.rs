@@ -4,6 +4,8 @@
 mod checkpoint;
 mod experts;
 mod gemma4;
+mod hybrids;
+mod llama4;
 mod llama_cpp;
 
 use std::path::Path;
@@ -37,7 +39,7 @@ fn assert_same(gguf: &LoadedModel, hf: &LoadedModel) {
         let (found, expected) = (found.expect("a tensor"), expected.expect("a tensor"));
         match name {
             // Files have the exponential.
-            TensorName::Layer(_, L::DeltaDecay) => {
+            TensorName::Layer(_, L::DeltaDecay | L::MambaDecay) => {
                 let pairs = sums(&found).into_iter().zip(sums(&expected));
                 for (found, expected) in pairs {
                     let error = (found - expected).abs();
@@ -417,8 +419,12 @@ fn files_of_another_writer_are_read_whole() {
         ("exaone-moe", "exaone_moe"),
         ("gemma4", "gemma4_text"),
         ("gpt-oss", "gpt_oss"),
+        ("granitehybrid", "granitemoehybrid"),
         ("lfm2", "lfm2"),
+        ("llama4", "llama4_text"),
         ("mistral3", "mistral"),
+        ("nemotron_h", "nemotron_h"),
+        ("nemotron_h_moe", "nemotron_h"),
         ("olmo3", "olmo2"),
         ("phimoe", "phimoe"),
         ("qwen35", "qwen3_5_text"),
@@ -432,6 +438,7 @@ fn files_of_another_writer_are_read_whole() {
         let expected = match name {
             "gemma4" => 2,
             "exaone-moe" | "gpt-oss" | "olmo3" => 1,
+            "llama4" => 3,
             _ => 0,
         };
         assert_eq!(windows.count(), expected, "{name}");
@@ -509,6 +516,9 @@ fn matrices_stay_packed() {
     check_packed(&delta("qwen3_5_text"), "qwen35", &TYPES);
     check_packed(&delta("qwen3_5_moe_text"), "qwen35moe", &TYPES);
     check_packed(&Checkpoint::with_convolutions(), "lfm2", &TYPES);
+    check_packed(&llama4::scout(), "llama4", &TYPES);
+    check_packed(&hybrids::granite(), "granitehybrid", &TYPES);
+    check_packed(&hybrids::nemotron_with_experts(), "nemotron_h_moe", &TYPES);
     // Blocks of 256 weights are of eight value heads.
     let wide = Checkpoint::with_value_heads("qwen3_5_text", 8, 32);
     let of_256 = [GgmlType::Q4_K, GgmlType::Q6_K, GgmlType::IQ4_XS];
