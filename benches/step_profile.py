@@ -38,12 +38,15 @@ def step(launches):
     return launches[begins[0] : begins[1]]
 
 
-def product(name, after):
-    """A library's product by its place among the layer's kernels, as its own name tells nobody
-    which it is.
-    """
-    places = {"norm": "QKV or gate and up", "decode": "attention's output", "swiglu": "down"}
-    return next((place for kernel, place in places.items() if after.startswith(kernel)), name)
+# What a product is, by the kernel behind it, or by that before it: its own name tells nobody.
+BEHIND = {
+    "rope": "QKV",
+    "decode": "QKV",
+    "swiglu": "gate and up",
+    "experts_route": "router",
+    "sample": "logits",
+}
+BEFORE = {"decode": "attention's output", "swiglu": "down"}
 
 
 def label(launches, i):
@@ -51,11 +54,10 @@ def label(launches, i):
     if not re.match(r"nvjet|.*gemm|.*cutlass|product_", name):
         return "sum of a divided product" if "splitKreduce" in name else name
     before = next((n for n, *_ in reversed(launches[:i]) if "splitK" not in n), "")
-    following = next((n for n, *_ in launches[i + 1 :] if "splitK" not in n), "")
-    place = product(name, before)
-    if before.startswith("norm"):
-        place = {"rope": "QKV", "swiglu": "gate and up"}.get(following.split("_")[0], "logits")
-    return f"product: {place}"
+    behind = next((n for n, *_ in launches[i + 1 :] if "splitK" not in n), "")
+    places = [place for kernel, place in BEHIND.items() if behind.startswith(kernel)]
+    places += [place for kernel, place in BEFORE.items() if before.startswith(kernel)]
+    return f"product: {next(iter(places), name)}"
 
 
 def main():
