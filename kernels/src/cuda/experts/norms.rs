@@ -83,8 +83,8 @@ impl NormKernels {
     pub(super) fn new(device: &Arc<Device>, hidden: usize) -> Result<Self, CudaError> {
         let (combine, router) = match hidden {
             ..=2048 => ("experts_combine_norm_2048", Some("normed_router_2048")),
-            ..=4096 => ("experts_combine_norm_4096", Some("normed_router_4096")),
-            ..=8192 => ("experts_combine_norm_8192", Some("normed_router_8192")),
+            2049..=4096 => ("experts_combine_norm_4096", Some("normed_router_4096")),
+            4097..=8192 => ("experts_combine_norm_8192", Some("normed_router_8192")),
             _ => ("experts_combine_norm_16384", None),
         };
         Ok(Self {
