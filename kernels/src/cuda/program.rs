@@ -3,8 +3,8 @@
 //! Three lists do the same work. In `plain` a norm also adds what the part before it has put out.
 //! In `gated` the product of gate and up opens the gates as well. In `normed` products also take
 //! part in the norms between them: they add to the residual stream, and the next product divides.
-//! Which list a step walks depends on its rows alone. In all of them layers of experts take the
-//! norms around them.
+//! Which list a step walks depends on its rows alone. In all of them layers of experts take norms
+//! around them, where nothing else reads what these make.
 
 use super::params::GemmShape;
 use super::products::Products;
@@ -511,7 +511,8 @@ fn join_expert_norms(ops: &[NamedOp]) -> Vec<NamedOp> {
             continue;
         };
         let is_plain = |norm: &Norm<_>| norm.post.is_none() && norm.output == Buffer::Normed;
-        let (Some(after), true) = (norm.weight, norm.add && is_plain(norm)) else {
+        let adds = norm.add && norm.bias.is_none() && is_plain(norm);
+        let (Some(after), true) = (norm.weight, adds) else {
             out.push(*op);
             continue;
         };
@@ -702,7 +703,7 @@ mod tests {
             unreachable!("it is one");
         };
         let of_first = |before| Op::NormedExperts(0, ExpertNorms { before, after });
-        // The last layer's experts have no norm behind them: its rows are selected first.
+        // The norm behind the last layer's experts is the tail's, of selected rows.
         let mut expected = ops[..5].to_vec();
         expected.push(of_first(Some(before)));
         expected.extend(&ops[8..]);

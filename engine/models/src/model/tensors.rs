@@ -76,8 +76,7 @@ pub(super) fn check_tensors(spec: &ModelSpec, table: &dyn TensorTable) -> Result
             let Some(found) = table.shape(&tensor) else {
                 return Err(Refusal::MissingTensor(tensor));
             };
-            // A vector may be stored as a matrix of one row or column, or that as a vector.
-            if without_ones(found) != without_ones(&expected) {
+            if !fits(found, &expected) {
                 return Err(Refusal::Shape {
                     tensor,
                     found: found.to_vec(),
@@ -97,12 +96,16 @@ pub(super) fn check_tensors(spec: &ModelSpec, table: &dyn TensorTable) -> Result
     }
 }
 
-/// A shape without ones at either end.
-fn without_ones(shape: &[usize]) -> &[usize] {
-    let ones = shape.iter().take_while(|size| **size == 1).count();
-    let shape = &shape[ones..];
-    let ones = shape.iter().rev().take_while(|size| **size == 1).count();
-    &shape[..shape.len() - ones]
+/// Whether a tensor of shape `found` is one of shape `expected`: a vector may be stored as a matrix
+/// of one row or column, or a matrix of one row as a vector. What else is turned has rows of another
+/// width.
+fn fits(found: &[usize], expected: &[usize]) -> bool {
+    let ones =
+        |sizes: &mut dyn Iterator<Item = &usize>| sizes.take_while(|size| **size == 1).count();
+    let rows = |shape: &[usize]| shape[ones(&mut shape.iter())..].to_vec();
+    let (found, expected) = (rows(found), rows(expected));
+    let columns = found.len() - ones(&mut found.iter().rev());
+    found == expected || expected.len() == 1 && found[..columns] == expected
 }
 
 /// Which tensors of a model lie together in a stored one, and which of those have been read: memory
@@ -267,6 +270,25 @@ mod tests {
     use ebb_kernels::model::{LayerTensor, Rope, UniformModel};
 
     use super::*;
+
+    #[test]
+    fn vectors_are_matrices_of_one_row_or_column_and_no_matrix_is_another_turned() {
+        for found in [&[64][..], &[1, 64], &[64, 1], &[64, 1, 1]] {
+            assert!(fits(found, &[64]), "{found:?}");
+        }
+        assert!(fits(&[64], &[1, 64]));
+        assert!(fits(&[1], &[1]) && fits(&[1, 1], &[1]) && fits(&[1], &[1, 1]));
+        assert!(fits(&[3, 64, 1], &[3, 64, 1]));
+        for (found, expected) in [
+            (&[1, 64][..], &[64, 1][..]),
+            (&[64], &[64, 1]),
+            (&[3, 64], &[3, 64, 1]),
+            (&[2, 32], &[64]),
+            (&[64, 2], &[64]),
+        ] {
+            assert!(!fits(found, expected), "{found:?} {expected:?}");
+        }
+    }
 
     #[test]
     fn halves_add_up_to_what_is_stored() {

@@ -1,4 +1,6 @@
-//! The norms around a layer of experts, joined to it: fewer launches, the same sums.
+//! The norms around a layer of experts, joined to it: fewer launches, and the same bits but for a
+//! router's scores, whose sums have another order. So batch-invariant steps leave the norm before
+//! apart.
 
 use std::sync::Arc;
 
@@ -110,7 +112,14 @@ impl Experts {
         let Some(kernel) = &self.norms.router else {
             unreachable!("asked for first");
         };
-        assert!(of.rows * of.hidden <= norms.residual.len().min(norms.normed.len()));
+        let values = of.rows * of.hidden;
+        assert!(values <= norms.residual.len().min(norms.normed.len()));
+        assert!(
+            before
+                .delta
+                .is_none_or(|delta| values <= delta.values.len())
+        );
+        assert!(of.rows * of.spec.experts <= self.scores.len());
         let params = NormedRouterParams {
             delta: before.delta.map_or(0, |delta| delta.values.ptr()),
             delta_bias: before.delta.map_or(0, |delta| delta.bias),
@@ -142,6 +151,7 @@ impl Experts {
         assert!(of.rows * of.hidden <= norms.residual.len().min(norms.normed.len()));
         // Without a norm before it that has not been added yet.
         let delta = norms.before.and_then(|before| before.delta);
+        assert!(delta.is_none_or(|delta| of.rows * of.hidden <= delta.values.len()));
         let params = CombineNormParams {
             combine,
             delta: delta.map_or(0, |delta| delta.values.ptr()),

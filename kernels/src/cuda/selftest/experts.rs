@@ -347,6 +347,25 @@ fn specs() -> Vec<(&'static str, ExpertsSpec)> {
             },
         ),
         (
+            "of 300, 10 chosen",
+            ExpertsSpec::plain(300, 10, 8, Routing::SOFTMAX_OF_CHOSEN),
+        ),
+        (
+            "of 320 in 40 groups",
+            ExpertsSpec::plain(
+                320,
+                3,
+                8,
+                Routing {
+                    groups: Some(ExpertGroups {
+                        groups: 40,
+                        chosen: 5,
+                    }),
+                    ..grouped
+                },
+            ),
+        ),
+        (
             "a sparse mixer",
             ExpertsSpec {
                 per_token: 2,

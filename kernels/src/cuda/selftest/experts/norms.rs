@@ -63,7 +63,8 @@ pub(super) fn check(
     let mut rng = Rng(37);
     let hidden = if quick { &HIDDEN[..2] } else { &HIDDEN[..] };
     for (index, &hidden) in hidden.iter().enumerate() {
-        let mut spec = ExpertsSpec::plain(12, 3, 16, Routing::SOFTMAX_OF_CHOSEN);
+        // More choices than are added up at once.
+        let mut spec = ExpertsSpec::plain(12, 9, 16, Routing::SOFTMAX_OF_CHOSEN);
         for before in [true, false] {
             if !before {
                 spec.shared = Some(SharedExpert {
@@ -185,10 +186,10 @@ impl Case<'_> {
             let of_row = got[at].iter().map(|x| x.to_f64());
             worst = worst.max(relative_error(of_row, &want));
         }
-        let around = if self.before {
-            "before and after"
-        } else {
-            "after, a shared one"
+        let around = match (self.before, before) {
+            (true, true) => "before and after",
+            (true, false) => "after",
+            (false, _) => "after, a shared one",
         };
         let name = format!("experts: norms {around}, {hidden} channels, {rows} rows");
         report.check(&name, worst, LIMIT);
