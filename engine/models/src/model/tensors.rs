@@ -100,12 +100,13 @@ pub(super) fn check_tensors(spec: &ModelSpec, table: &dyn TensorTable) -> Result
 /// of one row or column, or a matrix of one row as a vector. What else is turned has rows of another
 /// width.
 fn fits(found: &[usize], expected: &[usize]) -> bool {
-    let ones =
-        |sizes: &mut dyn Iterator<Item = &usize>| sizes.take_while(|size| **size == 1).count();
-    let rows = |shape: &[usize]| shape[ones(&mut shape.iter())..].to_vec();
+    let rows = |shape: &[usize]| {
+        let ones = shape.iter().take_while(|size| **size == 1).count();
+        shape[ones..].to_vec()
+    };
     let (found, expected) = (rows(found), rows(expected));
-    let columns = found.len() - ones(&mut found.iter().rev());
-    found == expected || expected.len() == 1 && found[..columns] == expected
+    let ones = found.iter().rev().take_while(|size| **size == 1).count();
+    found == expected || expected.len() == 1 && found[..found.len() - ones] == expected
 }
 
 /// Which tensors of a model lie together in a stored one, and which of those have been read: memory
