@@ -97,8 +97,8 @@ pub(super) fn check_tensors(spec: &ModelSpec, table: &dyn TensorTable) -> Result
 }
 
 /// Whether a tensor of shape `found` is one of shape `expected`: a vector may be stored as a matrix
-/// of one row or column, or a matrix of one row as a vector. What else is turned has rows of another
-/// width.
+/// of one row or column, or a matrix of one row as a vector. Rows of what else is turned have
+/// another width.
 fn fits(found: &[usize], expected: &[usize]) -> bool {
     let rows = |shape: &[usize]| {
         let ones = shape.iter().take_while(|size| **size == 1).count();
