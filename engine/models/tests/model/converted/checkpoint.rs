@@ -37,6 +37,15 @@ fn values(name: &str, shape: &[usize]) -> Vec<f32> {
     std::iter::repeat_with(next).take(count).collect()
 }
 
+/// The object `whole`, of which fields are those of `changes` instead.
+pub(super) fn changed(mut whole: Value, changes: Value) -> Value {
+    let Value::Object(changes) = changes else {
+        panic!("{changes} is no object");
+    };
+    whole.as_object_mut().expect("an object").extend(changes);
+    whole
+}
+
 impl Checkpoint {
     /// Of a golden model whose configuration, and shapes by the ends of names, are changed.
     pub(super) fn golden(name: &str, config: Value, shapes: &[(&str, &[usize])]) -> Self {
@@ -44,9 +53,6 @@ impl Checkpoint {
         let path = Path::new(folder).join(format!("{name}.json"));
         let text = std::fs::read_to_string(path).expect("a golden model");
         let golden: Value = serde_json::from_str(&text).expect("JSON");
-        let mut whole = golden["config"].clone();
-        let changes = config.as_object().expect("an object").clone();
-        whole.as_object_mut().expect("an object").extend(changes);
         let stored = golden["tensors"].as_object().expect("tensors");
         let tensors = stored.iter().map(|(name, shape)| {
             let changed = shapes.iter().find(|(end, _)| name.ends_with(end));
@@ -57,7 +63,7 @@ impl Checkpoint {
             (name.clone(), Self::tensor(name, &shape))
         });
         Self {
-            config: whole,
+            config: changed(golden["config"].clone(), config),
             tensors: tensors.collect(),
         }
     }

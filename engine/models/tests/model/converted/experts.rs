@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::checkpoint::changed;
 use super::{Checkpoint, assert_same, check, convert, of_type};
 use crate::gguf_builder::{GgufBuilder, Value};
 use crate::gguf_families::{open, refusal};
@@ -200,11 +201,10 @@ fn granite_with_windows_has_sinks_and_one_rope() {
 
 /// Its dense layers are as wide as experts, since files have one width.
 fn cohere2_moe(config: serde_json::Value) -> Checkpoint {
-    let mut whole = json!({
+    let whole = json!({
         "num_shared_experts": 0, "prefix_dense_intermediate_size": 128, "first_k_dense_replace": 1
     });
-    let changes = config.as_object().expect("an object").clone();
-    whole.as_object_mut().expect("an object").extend(changes);
+    let whole = changed(whole, config);
     let dense: [(&str, &[usize]); 3] = [
         ("layers.0.mlp.gate_proj.weight", &[128, 64]),
         ("layers.0.mlp.up_proj.weight", &[128, 64]),

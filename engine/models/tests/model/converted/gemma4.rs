@@ -2,6 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
+use super::checkpoint::changed;
 use super::{Checkpoint, check};
 use crate::gguf_builder::Value;
 use crate::gguf_families::{open, refusal};
@@ -41,9 +42,8 @@ fn heads_have_two_widths_and_two_ropes() {
 
 /// Keys and values of their own in the first two layers alone, and wide MLPs in the last two.
 fn shared(config: Json) -> Checkpoint {
-    let mut whole = json!({ "use_double_wide_mlp": true, "final_logit_softcapping": 30.0 });
-    let changes = config.as_object().expect("an object").clone();
-    whole.as_object_mut().expect("an object").extend(changes);
+    let whole = json!({ "use_double_wide_mlp": true, "final_logit_softcapping": 30.0 });
+    let whole = changed(whole, config);
     let wide: [(&str, &[usize]); 6] = [
         ("layers.2.mlp.gate_proj.weight", &[256, 64]),
         ("layers.2.mlp.up_proj.weight", &[256, 64]),

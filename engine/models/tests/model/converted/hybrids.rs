@@ -3,7 +3,7 @@
 use ebb_kernels::model::{LayerTensor as L, Mixer, Mlp, RecurrentSpec, TensorName, WeightSource};
 use serde_json::{Value as Json, json};
 
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{Checkpoint, changed};
 use super::experts::NARROW_HEADS;
 use super::llama_cpp::{Converter, convert, put_granite};
 use super::{assert_same, check, sums};
@@ -272,12 +272,7 @@ fn granite_4_h_has_mamba_2_where_there_are_no_heads_of_keys() {
 fn granite_4_h_may_have_rope_and_biases() {
     let rope = json!({ "position_embedding_type": "rope", "attention_bias": true });
     let mut checkpoint = granite();
-    let changes = rope.as_object().expect("an object").clone();
-    checkpoint
-        .config
-        .as_object_mut()
-        .expect("an object")
-        .extend(changes);
+    checkpoint.config = changed(checkpoint.config, rope);
     for (part, len) in [("q", 64), ("k", 32), ("v", 32), ("o", 64)] {
         checkpoint.add(
             &format!("model.layers.1.self_attn.{part}_proj.bias"),

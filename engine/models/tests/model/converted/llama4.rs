@@ -4,17 +4,15 @@ use ebb_kernels::model::QkNorm;
 use serde_json::{Value as Json, json};
 
 use super::check;
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{Checkpoint, changed};
 use crate::gguf_families::{open, refusal};
 
 /// As published, but for sizes: two chunks, of which queries grow in the second.
 fn published(changes: Json, shapes: &[(&str, &[usize])]) -> Checkpoint {
-    let mut config = json!({
+    let config = json!({
         "attention_chunk_size": 8192, "floor_scale": 8192, "max_position_embeddings": 16384
     });
-    let changes = changes.as_object().expect("an object").clone();
-    config.as_object_mut().expect("an object").extend(changes);
-    Checkpoint::golden("llama4_text", config, shapes)
+    Checkpoint::golden("llama4_text", changed(config, changes), shapes)
 }
 
 /// With norms of heads, and experts in every other layer.
