@@ -101,47 +101,22 @@ __device__ __forceinline__ void combine_norm(const CombineNormParams& p) {
   __shared__ float scratch[kNormThreads / 32];
   let_next_start();
   const uint32_t hidden = p.combine.hidden;
-  uint4 weight[Vectors];  // no kernel writes weights
-#pragma unroll
-  for (int v = 0; v < Vectors; v++) {
-    const uint32_t i = norm_place(v);
-    if (i < hidden) weight[v] = __ldg(reinterpret_cast<const uint4*>(p.weight + i));
-  }
+  const HeldWeights<Vectors> weights(p.weight, hidden);
   wait_for_previous();
-  const uint64_t row = blockIdx.x;
-  float* const residual = p.residual + row * hidden;
+  const uint64_t row = blockIdx.x, first = row * hidden;
   const float share = share_of(p.combine, row, scratch);
   float x[Vectors][8];
+  load_stream(p.form, hidden, p.residual + first, p.delta ? p.delta + first : nullptr, p.delta_bias,
+              x, [&](uint32_t i, float (&stream)[8]) {
+                float sum[8];
+                combine8(p.combine, row, i, share, sum);
 #pragma unroll
-  for (int v = 0; v < Vectors; v++) {
-    const uint32_t i = norm_place(v);
-#pragma unroll
-    for (int k = 0; k < 8; k++) x[v][k] = 0.f;
-    if (i >= hidden) continue;
-    load8(residual + i, x[v]);
-    if (p.delta) {
-      float d[8];
-      load_delta8(p.delta + row * hidden + i, p.delta_bias ? p.delta_bias + i : nullptr, d);
-#pragma unroll
-      for (int k = 0; k < 8; k++) x[v][k] = fmaf(d[k], p.form.delta_scale, x[v][k]);
-    }
-    float sum[8];
-    combine8(p.combine, row, i, share, sum);
-#pragma unroll
-    for (int k = 0; k < 8; k++)
-      x[v][k] = fmaf(__bfloat162float(__float2bfloat16(sum[k])), p.form.delta_scale, x[v][k]);
-    store8(residual + i, x[v]);
-  }
-  const float inverse = inverse_root(p.form, hidden, x, scratch);
-#pragma unroll
-  for (int v = 0; v < Vectors; v++) {
-    const uint32_t i = norm_place(v);
-    if (i >= hidden) continue;
-    float w[8];
-    unpack8(weight[v], w);
-    scale8(p.form, inverse, w, p.bias ? p.bias + i : nullptr, x[v]);
-    store8(p.normed + row * hidden + i, x[v]);
-  }
+                for (int k = 0; k < 8; k++) sum[k] = __bfloat162float(__float2bfloat16(sum[k]));
+                add_scaled8(p.form, sum, stream);
+                store8(p.residual + first + i, stream);
+              });
+  norm_row(p.form, hidden, weights, p.bias, x, scratch,
+           [&](uint32_t i, const float (&normed)[8]) { store8(p.normed + first + i, normed); });
 }
 
 }  // namespace ebb

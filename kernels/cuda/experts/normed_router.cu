@@ -37,13 +37,8 @@ __device__ __forceinline__ void normed_router(const NormedRouterParams& p) {
   const uint32_t lane = threadIdx.x % 32, expert = blockIdx.x * 8 + threadIdx.x / 32;
   const bf16* const router =
       p.router + static_cast<uint64_t>(min(expert, p.experts - 1)) * p.hidden;
-  // No kernel writes weights.
-  uint4 of_norm[Vectors], of_router[kHeld];
-#pragma unroll
-  for (int v = 0; v < Vectors; v++) {
-    const uint32_t i = norm_place(v);
-    if (i < p.hidden) of_norm[v] = __ldg(reinterpret_cast<const uint4*>(p.weight + i));
-  }
+  const HeldWeights<Vectors> of_norm(p.weight, p.hidden);
+  uint4 of_router[kHeld];
   auto piece_of = [&](int piece) {
     const uint32_t i = piece * 256 + lane * 8;
     return i < p.hidden ? __ldg(reinterpret_cast<const uint4*>(router + i))
@@ -56,30 +51,13 @@ __device__ __forceinline__ void normed_router(const NormedRouterParams& p) {
   for (uint32_t row = 0; row < p.rows; row++) {
     const uint64_t first = static_cast<uint64_t>(row) * p.hidden;
     float x[Vectors][8];
-#pragma unroll
-    for (int v = 0; v < Vectors; v++) {
-      const uint32_t i = norm_place(v);
-#pragma unroll
-      for (int k = 0; k < 8; k++) x[v][k] = 0.f;
-      if (i >= p.hidden) continue;
-      load8(p.residual + first + i, x[v]);
-      if (!p.delta) continue;
-      float d[8];
-      load_delta8(p.delta + first + i, p.delta_bias ? p.delta_bias + i : nullptr, d);
-#pragma unroll
-      for (int k = 0; k < 8; k++) x[v][k] = fmaf(d[k], p.form.delta_scale, x[v][k]);
-    }
-    const float inverse = inverse_root(p.form, p.hidden, x, scratch);
-#pragma unroll
-    for (int v = 0; v < Vectors; v++) {
-      const uint32_t i = norm_place(v);
-      if (i >= p.hidden) continue;
-      float w[8];
-      unpack8(of_norm[v], w);
-      scale8(p.form, inverse, w, p.bias ? p.bias + i : nullptr, x[v]);
-      store8(normed + i, x[v]);
-      if (blockIdx.x == 0) store8(p.normed + first + i, x[v]);
-    }
+    load_stream(p.form, p.hidden, p.residual + first, p.delta ? p.delta + first : nullptr,
+                p.delta_bias, x, [](uint32_t, const float (&)[8]) {});
+    norm_row(p.form, p.hidden, of_norm, p.bias, x, scratch,
+             [&](uint32_t i, const float (&eight)[8]) {
+               store8(normed + i, eight);
+               if (blockIdx.x == 0) store8(p.normed + first + i, eight);
+             });
     __syncthreads();
     float sum = 0.f;
 #pragma unroll

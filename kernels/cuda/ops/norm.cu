@@ -23,41 +23,17 @@ template <int Vectors>
 __device__ __forceinline__ void norm(const NormParams& p) {
   __shared__ float scratch[kNormThreads / 32];
   let_next_start();
-  uint4 weight[Vectors];  // no kernel writes weights
-#pragma unroll
-  for (int v = 0; v < Vectors; v++) {
-    const uint32_t i = norm_place(v);
-    if (i < p.hidden) weight[v] = __ldg(reinterpret_cast<const uint4*>(p.weight + i));
-  }
+  const HeldWeights<Vectors> weights(p.weight, p.hidden);
   wait_for_previous();
-  const uint64_t row = p.selected ? p.selected[blockIdx.x] : blockIdx.x;
-  float* residual = p.residual + row * p.hidden;
+  const uint64_t row = p.selected ? p.selected[blockIdx.x] : blockIdx.x, first = row * p.hidden;
   float x[Vectors][8];
-#pragma unroll
-  for (int v = 0; v < Vectors; v++) {
-    const uint32_t i = norm_place(v);
-#pragma unroll
-    for (int k = 0; k < 8; k++) x[v][k] = 0.f;
-    if (i >= p.hidden) continue;
-    load8(residual + i, x[v]);
-    if (p.delta) {
-      float d[8];
-      load_delta8(p.delta + row * p.hidden + i, p.delta_bias ? p.delta_bias + i : nullptr, d);
-#pragma unroll
-      for (int k = 0; k < 8; k++) x[v][k] = fmaf(d[k], p.form.delta_scale, x[v][k]);
-      store8(residual + i, x[v]);
-    }
-  }
-  const float inverse = inverse_root(p.form, p.hidden, x, scratch);
-#pragma unroll
-  for (int v = 0; v < Vectors; v++) {
-    const uint32_t i = norm_place(v);
-    if (i >= p.hidden) continue;
-    float w[8];
-    unpack8(weight[v], w);
-    scale8(p.form, inverse, w, p.bias ? p.bias + i : nullptr, x[v]);
-    store8(p.out + static_cast<uint64_t>(blockIdx.x) * p.hidden + i, x[v]);
-  }
+  load_stream(p.form, p.hidden, p.residual + first, p.delta ? p.delta + first : nullptr,
+              p.delta_bias, x, [&](uint32_t i, const float (&sum)[8]) {
+                if (p.delta) store8(p.residual + first + i, sum);
+              });
+  bf16* const out = p.out + static_cast<uint64_t>(blockIdx.x) * p.hidden;
+  norm_row(p.form, p.hidden, weights, p.bias, x, scratch,
+           [&](uint32_t i, const float (&normed)[8]) { store8(out + i, normed); });
 }
 
 }  // namespace ebb

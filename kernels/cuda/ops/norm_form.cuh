@@ -77,4 +77,67 @@ __device__ __forceinline__ void scale8(const NormForm& form, float inverse,
   for (int k = 0; k < 8; k++) x[k] += b[k];
 }
 
+// x += d, times what the model multiplies it by.
+__device__ __forceinline__ void add_scaled8(const NormForm& form, const float (&d)[8],
+                                            float (&x)[8]) {
+#pragma unroll
+  for (int k = 0; k < 8; k++) x[k] = fmaf(d[k], form.delta_scale, x[k]);
+}
+
+// A norm's weights for a thread's vectors. No kernel writes them: they are loaded before it is
+// waited for the kernel before.
+template <int Vectors>
+struct HeldWeights {
+  uint4 of[Vectors];
+
+  __device__ __forceinline__ HeldWeights(const bf16* weight, uint32_t hidden) {
+#pragma unroll
+    for (int v = 0; v < Vectors; v++) {
+      const uint32_t i = norm_place(v);
+      if (i < hidden) of[v] = __ldg(reinterpret_cast<const uint4*>(weight + i));
+    }
+  }
+};
+
+// A thread's vectors of a row of the residual stream, `delta` added if it is not null. then(i, x):
+// what else becomes of the eight values from i on.
+template <int Vectors, class THEN>
+__device__ __forceinline__ void load_stream(const NormForm& form, uint32_t hidden,
+                                            const float* residual, const bf16* delta,
+                                            const bf16* delta_bias, float (&x)[Vectors][8],
+                                            THEN then) {
+#pragma unroll
+  for (int v = 0; v < Vectors; v++) {
+    const uint32_t i = norm_place(v);
+#pragma unroll
+    for (int k = 0; k < 8; k++) x[v][k] = 0.f;
+    if (i >= hidden) continue;
+    load8(residual + i, x[v]);
+    if (delta) {
+      float d[8];
+      load_delta8(delta + i, delta_bias ? delta_bias + i : nullptr, d);
+      add_scaled8(form, d, x[v]);
+    }
+    then(i, x[v]);
+  }
+}
+
+// Norms a row, of which a thread has Vectors x 8 values, zero beyond it. put(i, x): where the eight
+// values from i on go.
+template <int Vectors, class PUT>
+__device__ __forceinline__ void norm_row(const NormForm& form, uint32_t hidden,
+                                         const HeldWeights<Vectors>& weights, const bf16* bias,
+                                         float (&x)[Vectors][8], float* scratch, PUT put) {
+  const float inverse = inverse_root(form, hidden, x, scratch);
+#pragma unroll
+  for (int v = 0; v < Vectors; v++) {
+    const uint32_t i = norm_place(v);
+    if (i >= hidden) continue;
+    float w[8];
+    unpack8(weights.of[v], w);
+    scale8(form, inverse, w, bias ? bias + i : nullptr, x[v]);
+    put(i, x[v]);
+  }
+}
+
 }  // namespace ebb

@@ -49,8 +49,7 @@ __device__ __forceinline__ void post_norm(const PostNormParams& p) {
         load_weights8(p.post + i, post);
         scale8(p.form, inverse, post, p.post_bias ? p.post_bias + i : nullptr, d[v]);
       }
-#pragma unroll
-      for (int k = 0; k < 8; k++) x[v][k] = fmaf(d[v][k], p.form.delta_scale, x[v][k]);
+      add_scaled8(p.form, d[v], x[v]);
       store8(p.residual + first + i, x[v]);
     }
   }
