@@ -103,15 +103,6 @@ __device__ __forceinline__ uint4 load_streamed(const uint4* p, uint64_t policy) 
   return v;
 }
 
-// 16 bytes, in turn with other instructions of this file: the compiler does not move it ahead.
-__device__ __forceinline__ uint4 load_in_turn(const uint4* p) {
-  uint4 v;
-  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
-  return v;
-}
-
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

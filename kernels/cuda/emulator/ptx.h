@@ -47,7 +47,6 @@ inline void cp_async16_zfill(uint32_t dst, const void* src, uint32_t bytes, uint
   emulator::copy_issue(dst, src, bytes);
 }
 inline uint4 load_streamed(const uint4* p, uint64_t) { return *p; }
-inline uint4 load_in_turn(const uint4* p) { return *p; }
 inline void cp_async_commit() { emulator::copy_commit(); }
 template <int Pending>
 void cp_async_wait() {

@@ -183,4 +183,5 @@ __device__ __forceinline__ void experts_many(const ExpertsParams& p) {
   EBB_KERNEL(experts_##FORMAT##_128, ebb::ExpertsParams, ebb::kManyThreads, 1) { \
     ebb::experts_many<WEIGHTS>(p);                                               \
   }
-#define EBB_PACKED_EXPERTS_MANY(FORMAT, CHUNK) EBB_EXPERTS_MANY(FORMAT, ebb::ManyPacked<ebb::CHUNK>)
+#define EBB_PACKED_EXPERTS_MANY(FORMAT, CHUNK) \
+  EBB_EXPERTS_MANY(FORMAT, ebb::ManyPacked<ebb::CHUNK::InTurn>)

@@ -59,6 +59,20 @@ struct ManyOutputRows {
   }
 };
 
+// Of 64 inputs of rows: a lane has eight of its row in turn, two instructions' worth.
+__device__ __forceinline__ uint4 piece_in_turn(const uint8_t* matrix, uint32_t row,
+                                               uint32_t block) {
+  const uint32_t lane = threadIdx.x % 32;
+  return *reinterpret_cast<const uint4*>(matrix + many_at(row + lane / 4, block * 4 + lane % 4));
+}
+
+// Inputs of x as plain weights and chunks of experts have them.
+__device__ __forceinline__ void rows_of_x_in_turn(const uint8_t* x, uint32_t row, uint32_t block,
+                                                  uint32_t (&b)[4]) {
+  const uint4 v = piece_in_turn(x, row, block);
+  b[0] = v.x, b[1] = v.y, b[2] = v.z, b[3] = v.w;
+}
+
 struct ManyPlain : PlainExperts {
   static constexpr uint32_t kBytes = kManyOutputs * kManyRowBytes;
 
@@ -82,16 +96,11 @@ struct ManyPlain : PlainExperts {
     }
   };
 
-  // The order of product.cuh: a lane has eight inputs in turn, two instructions' worth.
-  static __device__ __forceinline__ uint4 piece(const uint8_t* matrix, uint32_t row,
-                                                uint32_t block) {
-    const uint32_t lane = threadIdx.x % 32;
-    return *reinterpret_cast<const uint4*>(matrix + many_at(row + lane / 4, block * 4 + lane % 4));
-  }
   static __device__ __forceinline__ void fragments(const ExpertsParams& p, const uint8_t* stage,
                                                    uint32_t slice, uint32_t block,
                                                    QuarterChunk& a) {
-    const uint4 low = piece(stage, slice * 16, block), high = piece(stage, slice * 16 + 8, block);
+    const uint4 low = piece_in_turn(stage, slice * 16, block),
+                high = piece_in_turn(stage, slice * 16 + 8, block);
     // The compiler would keep what was loaded and move it into place for every instruction anew
     // (505 moves for 128 products).
     const uint32_t zero = hidden_zero(p);
@@ -102,12 +111,11 @@ struct ManyPlain : PlainExperts {
   }
   static __device__ __forceinline__ void rows_of_x(const uint8_t* x, uint32_t row, uint32_t block,
                                                    uint32_t (&b)[4]) {
-    const uint4 v = piece(x, row, block);
-    b[0] = v.x, b[1] = v.y, b[2] = v.z, b[3] = v.w;
+    rows_of_x_in_turn(x, row, block, b);
   }
 };
 
-// Inputs of x in their own order, as packed weights have them.
+// Inputs of x in their own order, as rows of codes have them.
 __device__ __forceinline__ void natural_rows_of_x(const uint8_t* x, uint32_t row, uint32_t block,
                                                   uint32_t (&b)[4]) {
   const uint32_t lane = threadIdx.x % 32;
@@ -167,7 +175,7 @@ struct ManyPacked : PackedExperts<CHUNK> {
   }
   static __device__ __forceinline__ void rows_of_x(const uint8_t* x, uint32_t row, uint32_t block,
                                                    uint32_t (&b)[4]) {
-    natural_rows_of_x(x, row, block, b);
+    rows_of_x_in_turn(x, row, block, b);
   }
 };
 

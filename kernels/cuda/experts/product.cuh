@@ -1,9 +1,14 @@
 // Products of experts that have few rows each (many.cuh: many): every warp takes slices of 16
-// outputs of an expert times a tile of its rows, weights going straight from memory into registers.
+// outputs of an expert times a tile of its rows.
 //
 // Y^T = W X^T with m16n8k16, as in product/skinny.cu, but a warp has all inputs of its slice: one
 // chain of sums over the inputs in order, whatever the tile. So a row's bits depend neither on the
 // rows beside it nor on how many there are.
+//
+// Weights go through shared memory, where each warp has a ring of its own, which knows no ends of
+// slices: bytes are asked for long before they are multiplied, and nobody waits for another warp.
+// A CTA takes less than half of a multiprocessor, so that the second product's rings fill while
+// the first one ends.
 //
 // A slice of gates has eight of them and, in the other half of the m side, the eight outputs that
 // they open, so that a lane has both.
@@ -41,135 +46,88 @@ struct ExpertsParams {
 static_assert(sizeof(ExpertsParams) == 104);
 
 constexpr int kExpertsWarps = 8;
-// Blocks of 32 inputs whose loads are in flight together, for so many eights of rows.
-template <int TILES>
-constexpr int kExpertsBatch = TILES == 4 ? 2 : 4;
+// Bytes of a warp's ring: `FEW_RING` of the host.
+constexpr uint32_t kExpertsRing = 8 << 10;
 
-// How many blocks ahead their weights are asked for, to be brought to L2; even. (16 take 5 to 10 %
-// longer on an H100, 64 half as long again.)
-constexpr uint32_t kExpertsAhead = 8;
+// The row of x that a lane reads: row g of a tile's eight; beyond the last, the first: nobody looks
+// at its sums.
+__device__ __forceinline__ const bf16* row_of_x(const ExpertsParams& p, uint4 tile) {
+  const uint32_t g = threadIdx.x % 32 / 4, place = tile.y + (g < tile.z ? g : 0);
+  const uint64_t row = p.sorted ? p.sorted[place] : place;
+  return p.x + row * p.inputs;
+}
 
-// The rows of x that a lane reads.
-template <int TILES>
-struct ExpertRows {
-  const bf16* row[TILES];  // row g of each eight; beyond the last, the first: nobody looks at sums
+// A lane's eight of 32 inputs of its row, zeros beyond the last.
+__device__ __forceinline__ uint4 inputs_in_turn(const ExpertsParams& p, const bf16* row,
+                                                uint32_t first) {
+  const uint32_t input = first + threadIdx.x % 4 * 8;
+  return input < p.inputs ? *reinterpret_cast<const uint4*>(row + input) : make_uint4(0, 0, 0, 0);
+}
 
-  __device__ __forceinline__ ExpertRows(const ExpertsParams& p, uint4 tile) {
-    const uint32_t g = threadIdx.x % 32 / 4;
-#pragma unroll
-    for (uint32_t i = 0; i < TILES; i++) {
-      const uint32_t n = i * 8 + g, place = tile.y + (n < tile.z ? n : 0);
-      const uint64_t at = p.sorted ? p.sorted[place] : place;
-      row[i] = p.x + at * p.inputs;
-    }
-  }
-};
-
-// What formats share: sums of a slice with a tile's rows, c[8 rows][g, g + 8 of rows 2 t, 2 t + 1].
+// What formats share. A stage of the ring has a slice's weights of kInputs inputs; a lane's sums
+// of a slice are c[g, g + 8 of rows 2 t, 2 t + 1].
 struct PlainExperts {
   static constexpr bool kIsPacked = false;
+  static constexpr uint32_t kInputs = 64, kStageBytes = 16 * 128;
 
-  // The two outputs that a lane of eight has of a slice, as rows of all experts' weights.
-  struct Outputs {
-    const bf16 *low, *high;
+  // What a lane copies of a slice: a piece of 16 bytes of each of four rows. Eight lanes copy the
+  // 128 bytes of a row, of which piece c is at c ^ turn(row): so neither those that write a row
+  // nor those that read two halves of two rows meet in a bank.
+  struct Source {
+    const bf16 *low, *high;  // of rows lane / 8, and of 8 + lane / 8; 4 rows further on the others
 
-    __device__ __forceinline__ Outputs(const ExpertsParams& p, uint32_t expert, uint32_t slice,
-                                       uint32_t g) {
-      const uint32_t each = p.gated ? p.outputs / 2 : p.outputs;
-      // Beyond the last output, the last again: nobody looks at sums.
-      const uint32_t low_output = p.gated ? slice * 8 + g : slice * 16 + g,
-                     high_output = p.gated ? low_output : min(low_output + 8, each - 1);
+    __device__ __forceinline__ Source(const ExpertsParams& p, uint32_t expert, uint32_t slice) {
+      const uint32_t lane = threadIdx.x % 32, each = p.gated ? p.outputs / 2 : p.outputs;
+      const uint32_t first = p.gated ? slice * 8 : slice * 16;
+      // Beyond the last output, the first eight again: nobody looks at sums.
+      const uint32_t second = p.gated || first + 8 >= each ? first : first + 8;
       const uint64_t of_expert = static_cast<uint64_t>(expert) * each,
                      of_opened = p.gated ? static_cast<uint64_t>(p.experts) * each : 0;
-      const bf16* const w = reinterpret_cast<const bf16*>(p.weights);
-      low = w + (of_expert + low_output) * p.inputs;
-      high = w + (of_opened + of_expert + high_output) * p.inputs;
+      const bf16* const w = reinterpret_cast<const bf16*>(p.weights) + lane % 8 * 8;
+      low = w + (of_expert + first + lane / 8) * p.inputs;
+      high = w + (of_opened + of_expert + second + lane / 8) * p.inputs;
+    }
+    // Copies what is of a step; steps follow each other.
+    __device__ __forceinline__ void copy(const ExpertsParams& p, uint32_t step, uint32_t to,
+                                         uint64_t policy) {
+      const uint32_t lane = threadIdx.x % 32, piece = lane % 8;
+      const uint32_t bytes = step * kInputs + piece * 8 < p.inputs ? 16 : 0;
+#pragma unroll
+      for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t row = lane / 8 + 4 * i;
+        const void* const from = (i < 2 ? low : high) + i % 2 * 4 * p.inputs;
+        cp_async16_zfill(to + row * 128 + (piece ^ turn(row)) * 16, bytes ? from : p.weights, bytes,
+                         policy);
+      }
+      low += kInputs, high += kInputs;
+    }
+  };
+  static __device__ __forceinline__ uint32_t turn(uint32_t row) {
+    return row % 2 * 4 + row / 2 % 4;
+  }
+
+  // What a lane has of its row for a stage.
+  struct Inputs {
+    uint4 of_block[2];
+
+    __device__ __forceinline__ Inputs(const ExpertsParams& p, const bf16* row, uint32_t step) {
+#pragma unroll
+      for (uint32_t block = 0; block < 2; block++)
+        of_block[block] = inputs_in_turn(p, row, step * kInputs + block * 32);
     }
   };
 
-  // Asks for the beginning of a slice.
-  static __device__ __forceinline__ void prefetch(const ExpertsParams& p, uint32_t expert,
-                                                  uint32_t slice) {
-    const uint32_t lane = threadIdx.x % 32;
-    const Outputs outputs(p, expert, slice, lane / 4);
-    // As far as is not asked for while a slice is multiplied.
-    for (uint32_t input = lane % 4 * 64; input < min(p.inputs, kExpertsAhead * 32); input += 256) {
-      prefetch_streamed(outputs.low + input);
-      prefetch_streamed(outputs.high + input);
-    }
-  }
-
-  template <int TILES>
-  static __device__ __forceinline__ void multiply(const ExpertsParams& p, uint32_t expert,
-                                                  uint32_t slice, const ExpertRows<TILES>& x,
-                                                  float (&c)[TILES][4]) {
+  static __device__ __forceinline__ void multiply(const uint8_t* stage, const Inputs& x,
+                                                  float (&c)[4]) {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const Outputs outputs(p, expert, slice, g);
-    constexpr int kBatch = kExpertsBatch<TILES>;
-    const uint64_t policy = policy_evict_first();
-    const uint4 *low_at = reinterpret_cast<const uint4*>(outputs.low) + t,
-                *high_at = reinterpret_cast<const uint4*>(outputs.high) + t;
-    const uint4* row_at[TILES];
 #pragma unroll
-    for (int n = 0; n < TILES; n++) row_at[n] = reinterpret_cast<const uint4*>(x.row[n]) + t;
-    uint4 a[kBatch], b[kBatch];
-    auto load = [&](int i, int block) {
-      a[i] = load_streamed(low_at + block * 4, policy);
-      b[i] = load_streamed(high_at + block * 4, policy);
-    };
-    auto multiply_block = [&](int i, const uint4(&v)[TILES]) {
-      const uint32_t first[4] = {a[i].x, b[i].x, a[i].y, b[i].y},
-                     second[4] = {a[i].z, b[i].z, a[i].w, b[i].w};
-#pragma unroll
-      for (int n = 0; n < TILES; n++) {
-        mma_bf16(c[n], first, v[n].x, v[n].y);
-        mma_bf16(c[n], second, v[n].z, v[n].w);
-      }
-    };
-    // Lines of 64 inputs are on their way to L2 long before: of each output one lane asks.
-    const uint4* const of_lane = t == 0 ? low_at : t == 1 ? high_at - 1 : nullptr;
-    auto prefetch_ahead = [&](uint32_t block) {
-      if (of_lane && (block + kExpertsAhead) * 32 < p.inputs)
-        prefetch_streamed(of_lane + (block + kExpertsAhead) * 4);
-    };
-    const uint32_t batches = p.inputs / (32 * kBatch);
-    if (batches > 0) {
-#pragma unroll
-      for (int i = 0; i < kBatch; i++) load(i, i);
-    }
-#pragma unroll 1
-    for (uint32_t batch = 1; batch <= batches; batch++) {
-#pragma unroll
-      for (int i = 0; i < kBatch; i += 2) prefetch_ahead((batch - 1) * kBatch + i);
-#pragma unroll
-      for (int i = 0; i < kBatch; i++) {
-        uint4 v[TILES];
-#pragma unroll
-        for (int n = 0; n < TILES; n++) v[n] = load_in_turn(row_at[n] + i * 4);
-        multiply_block(i, v);
-        if (batch < batches) load(i, kBatch + i);
-      }
-      low_at += kBatch * 4, high_at += kBatch * 4;
-#pragma unroll
-      for (int n = 0; n < TILES; n++) row_at[n] += kBatch * 4;
-    }
-    // What is left is no whole batch, and its last block may not be whole.
-    const uint32_t rest = p.inputs - batches * 32 * kBatch;
-    if (rest == 0) return;
-    const uint4 zero = make_uint4(0, 0, 0, 0);
-#pragma unroll
-    for (int i = 0; i < kBatch; i++) {
-      const bool inside = i * 32 + 8 * t < rest;
-      a[i] = inside ? load_streamed(low_at + i * 4, policy) : zero;
-      b[i] = inside ? load_streamed(high_at + i * 4, policy) : zero;
-    }
-#pragma unroll
-    for (int i = 0; i < kBatch; i++) {
-      const bool inside = i * 32 + 8 * t < rest;
-      uint4 v[TILES];
-#pragma unroll
-      for (int n = 0; n < TILES; n++) v[n] = inside ? load_in_turn(row_at[n] + i * 4) : zero;
-      multiply_block(i, v);
+    for (uint32_t block = 0; block < 2; block++) {
+      const uint8_t* const at = stage + g * 128 + ((block * 4 + t) ^ turn(g)) * 16;
+      const uint4 a = *reinterpret_cast<const uint4*>(at),
+                  b = *reinterpret_cast<const uint4*>(at + 8 * 128), v = x.of_block[block];
+      const uint32_t first[4] = {a.x, b.x, a.y, b.y}, second[4] = {a.z, b.z, a.w, b.w};
+      mma_bf16(c, first, v.x, v.y);
+      mma_bf16(c, second, v.z, v.w);
     }
   }
   static __device__ __forceinline__ float factor(const ExpertsParams&, uint32_t, uint32_t,
@@ -181,76 +139,89 @@ struct PlainExperts {
 template <class CHUNK>
 struct PackedExperts {
   static constexpr bool kIsPacked = true;
+  static constexpr uint32_t kInputs = kChunkInputs, kStageBytes = CHUNK::kSliceBytes;
 
-  // An expert's weights as a matrix of their own.
-  struct Matrix {
-    const uint8_t* packed;
-    uint32_t inputs, outputs;
-    bool gated;
+  // What a lane copies of a slice: of chunks every 32nd piece of 16 bytes, of rows as above, where
+  // what reads them has its own places of pieces.
+  struct Source {
+    const uint8_t* from[2];  // of chunks the first alone
+    uint32_t step_bytes;
 
-    __device__ __forceinline__ Matrix(const ExpertsParams& p, uint32_t expert)
-        : packed(p.weights + expert * p.packed_each),
-          inputs(p.inputs),
-          outputs(p.outputs),
-          gated(p.gated != 0) {}
+    __device__ __forceinline__ Source(const ExpertsParams& p, uint32_t expert, uint32_t slice) {
+      const uint8_t* const packed = p.weights + expert * p.packed_each;
+      const uint32_t lane = threadIdx.x % 32;
+      if constexpr (CHUNK::kInRows) {
+        const uint32_t width = row_bytes(p);
+#pragma unroll
+        for (uint32_t half = 0; half < 2; half++) {
+          uint32_t output = output_of(slice, half * 8, p.outputs, p.gated);
+          if (output >= p.outputs) output = output_of(slice, 0, p.outputs, p.gated);
+          from[half] = packed + static_cast<uint64_t>(output + lane / 8) * width + lane % 8 * 16;
+        }
+      } else {
+        from[0] = packed + static_cast<uint64_t>(slice) * kStageBytes + lane * 16;
+        step_bytes = (p.outputs + 15) / 16 * kStageBytes;
+      }
+    }
+    __device__ __forceinline__ void copy(const ExpertsParams& p, uint32_t step, uint32_t to,
+                                         uint64_t policy) {
+      const uint32_t lane = threadIdx.x % 32;
+      if constexpr (CHUNK::kInRows) {
+        const uint32_t piece = lane % 8, width = row_bytes(p);
+        const uint32_t bytes = step * 128 + piece * 16 < width ? 16 : 0;
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+          const uint32_t row = lane / 8 + 4 * i;
+          const uint8_t* const at = from[i / 2] + i % 2 * 4 * width;
+          cp_async16_zfill(to + row * 128 + (piece ^ row % 8) * 16, bytes ? at : p.weights, bytes,
+                           policy);
+        }
+        from[0] += 128, from[1] += 128;
+      } else {
+#pragma unroll
+        for (uint32_t i = 0; i * 512 < kStageBytes; i++) {
+          if ((i * 32 + lane) * 16 < kStageBytes)
+            cp_async16(to + (i * 32 + lane) * 16, from[0] + i * 512, policy);
+        }
+        from[0] += step_bytes;
+      }
+    }
+    static __device__ __forceinline__ uint32_t row_bytes(const ExpertsParams& p) {
+      return (p.inputs + 15) / 16 * 16;
+    }
   };
 
-  // Steps whose weights are on their way to L2.
-  static constexpr uint32_t kAhead = 6;
+  // What a lane has of its row for a stage, two pairs for each of a quarter's instructions.
+  struct Inputs {
+    uint4 of_quarter[4];
 
-  // Asks for the weights of a step, if there is such a step.
-  static __device__ __forceinline__ void prefetch_step(const Matrix& matrix, uint32_t slice,
-                                                       uint32_t step) {
-    const uint32_t lane = threadIdx.x % 32;
-    if (step * kChunkInputs >= matrix.inputs) return;
-    if constexpr (CHUNK::kInRows) {
-      const uint32_t output = output_of(slice, lane, matrix.outputs, matrix.gated),
-                     width = (matrix.inputs + 15) / 16 * 16;
-      if (lane < 16 && output < matrix.outputs)
-        prefetch_streamed(matrix.packed + static_cast<uint64_t>(output) * width +
-                          step * kChunkInputs);
-    } else {
-      const uint32_t slices = (matrix.outputs + 15) / 16;
-      const uint64_t chunk = (static_cast<uint64_t>(step) * slices + slice) * CHUNK::kSliceBytes;
-      if (lane * 128 < CHUNK::kSliceBytes) prefetch_streamed(matrix.packed + chunk + lane * 128);
-    }
-  }
-
-  // Asks for the beginning of a slice.
-  static __device__ __forceinline__ void prefetch(const ExpertsParams& p, uint32_t expert,
-                                                  uint32_t slice) {
-    const Matrix matrix(p, expert);
-    for (uint32_t step = 0; step < kAhead; step++) prefetch_step(matrix, slice, step);
-  }
-
-  template <int TILES>
-  static __device__ __forceinline__ void multiply(const ExpertsParams& p, uint32_t expert,
-                                                  uint32_t slice, const ExpertRows<TILES>& x,
-                                                  float (&c)[TILES][4]) {
-    const uint32_t lane = threadIdx.x % 32, t = lane % 4;
-    const Matrix matrix(p, expert);
-    const StoredSlice<CHUNK> weights(matrix, slice, lane);
-    typename CHUNK::Scales scales;
-    const uint32_t steps = (p.inputs + kChunkInputs - 1) / kChunkInputs;
-#pragma unroll 1
-    for (uint32_t step = 0; step < steps; step++) {
-      prefetch_step(matrix, slice, step + kAhead);
+    __device__ __forceinline__ Inputs(const ExpertsParams& p, const bf16* row, uint32_t step) {
 #pragma unroll
-      for (int quarter = 0; quarter < 4; quarter++) {
-        QuarterChunk a;
-        weights.dequantise(step, quarter, lane, scales, a);
-#pragma unroll
-        for (uint32_t k = 0; k < 2; k++) {
-          const uint32_t input = step * kChunkInputs + quarter * 32 + k * 16 + 2 * t;
-#pragma unroll
-          for (int n = 0; n < TILES; n++) {
-            auto pair = [&](uint32_t at) {
-              return at < p.inputs ? *reinterpret_cast<const uint32_t*>(x.row[n] + at) : 0u;
-            };
-            mma_bf16(c[n], a[k], pair(input), pair(input + 8));
-          }
+      for (uint32_t quarter = 0; quarter < 4; quarter++) {
+        const uint32_t first = step * kInputs + quarter * 32;
+        if constexpr (CHUNK::kInTurn) {
+          of_quarter[quarter] = inputs_in_turn(p, row, first);
+        } else {
+          auto pair = [&](uint32_t i) {
+            const uint32_t input = first + i * 8 + threadIdx.x % 4 * 2;
+            return input < p.inputs ? *reinterpret_cast<const uint32_t*>(row + input) : 0u;
+          };
+          of_quarter[quarter] = make_uint4(pair(0), pair(1), pair(2), pair(3));
         }
       }
+    }
+  };
+
+  static __device__ __forceinline__ void multiply(const uint8_t* stage, const Inputs& x,
+                                                  float (&c)[4]) {
+    typename CHUNK::Scales scales;
+#pragma unroll
+    for (int quarter = 0; quarter < 4; quarter++) {
+      QuarterChunk a;
+      CHUNK::dequantise(stage, quarter, threadIdx.x % 32, scales, a);
+      const uint4 v = x.of_quarter[quarter];
+      mma_bf16(c, a[0], v.x, v.y);
+      mma_bf16(c, a[1], v.z, v.w);
     }
   }
   // Of a row of a slice.
@@ -294,75 +265,127 @@ struct ExpertOutput {
   }
 };
 
-template <class WEIGHTS, int TILES>
+// Stores a slice's sums with a tile's rows.
+template <class WEIGHTS>
+__device__ __forceinline__ void store_slice(const ExpertsParams& p, uint4 tile, uint32_t slice,
+                                            const float (&c)[4]) {
+  const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const uint32_t each = p.gated ? p.outputs / 2 : p.outputs;
+  // Of the lane's two outputs.
+  uint32_t output[2];
+  float factor[2], bias[2];
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    const ExpertOutput of(p, tile.x, slice, g, i);
+    output[i] = of.output;
+    factor[i] =
+        WEIGHTS::kIsPacked && of.is_there() ? WEIGHTS::factor(p, tile.x, slice, g + 8 * i) : 1.f;
+    bias[i] = of.bias(p);
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) {
+    const uint32_t row = 2 * t + i;
+    if (row >= tile.z) continue;
+    bf16* const y = p.y + static_cast<uint64_t>(tile.y + row) * each;
+    const float low = c[i] * factor[0] + bias[0], high = c[2 + i] * factor[1] + bias[1];
+    if (p.gated) {
+      if (output[0] < each) y[output[0]] = __float2bfloat16(gated_by(p, low, high));
+    } else {
+      if (output[0] < each) y[output[0]] = __float2bfloat16(put_out(p, low));
+      if (output[1] < each) y[output[1]] = __float2bfloat16(put_out(p, high));
+    }
+  }
+}
+
+template <class WEIGHTS>
 __device__ __forceinline__ void experts(const ExpertsParams& p) {
+  EBB_DYNAMIC_SHARED(shared);
+  constexpr uint32_t kStages = kExpertsRing / WEIGHTS::kStageBytes;
+  static_assert(kStages >= 3);
   // Tiles are cut by the kernel before the first product, whose end that one waits for before it
   // lets the next one start. So the other product finds them at once, and asks for its weights
   // while those of the first are still multiplied.
   if (p.is_first()) wait_for_previous();
   let_next_start();
-  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-  const uint32_t each = p.gated ? p.outputs / 2 : p.outputs;
-  const uint32_t slices = (p.outputs + 15) / 16;
-  const uint32_t tiles = __ldcg(&p.tiles[0].x);
-  const uint32_t warps = gridDim.x * kExpertsWarps, units = tiles * slices;
-  // Where there is no unit for every warp, multiprocessors share them evenly; else the warps of a
-  // CTA read the same rows.
-  const bool few = units <= warps;
-  uint32_t unit = few ? warp * gridDim.x + blockIdx.x : blockIdx.x * kExpertsWarps + warp;
+  const uint32_t slices = (p.outputs + 15) / 16,
+                 steps = (p.inputs + WEIGHTS::kInputs - 1) / WEIGHTS::kInputs;
+  const uint32_t units = __ldcg(&p.tiles[0].x) * slices;
+  const uint32_t warp = threadIdx.x / 32, warps = gridDim.x * kExpertsWarps;
+  // The warps of a CTA have units that follow each other and read the same rows. Where there is no
+  // unit for every warp, CTAs share what is left evenly.
+  auto unit_of = [&](uint32_t round) {
+    const uint32_t before = round * warps, left = units - min(before, units);
+    if (left >= warps) return before + blockIdx.x * kExpertsWarps + warp;
+    const uint32_t first = left * blockIdx.x / gridDim.x, end = left * (blockIdx.x + 1) / gridDim.x;
+    return first + warp < end ? before + first + warp : units;
+  };
   auto tile_of = [&](uint32_t unit) { return __ldcg(p.tiles + 1 + unit / slices); };
-  if (unit < units) WEIGHTS::prefetch(p, tile_of(unit).x, unit % slices);
-  if (!p.is_first()) wait_for_previous();
-#pragma unroll 1
-  for (; unit < units; unit += warps) {
-    const uint32_t slice = unit % slices, next = unit + warps;
-    const uint4 tile = tile_of(unit);
-    // The next unit's weights are on their way while this one's are multiplied.
-    if (next < units) WEIGHTS::prefetch(p, tile_of(next).x, next % slices);
-    float c[TILES][4] = {};
-    const ExpertRows<TILES> x(p, tile);
-    WEIGHTS::template multiply<TILES>(p, tile.x, slice, x, c);
-    // Of the lane's two outputs.
-    uint32_t output[2];
-    float factor[2], bias[2];
-#pragma unroll
-    for (uint32_t i = 0; i < 2; i++) {
-      const ExpertOutput of(p, tile.x, slice, g, i);
-      output[i] = of.output;
-      factor[i] =
-          WEIGHTS::kIsPacked && of.is_there() ? WEIGHTS::factor(p, tile.x, slice, g + 8 * i) : 1.f;
-      bias[i] = of.bias(p);
-    }
-#pragma unroll
-    for (uint32_t n = 0; n < TILES; n++) {
-#pragma unroll
-      for (uint32_t i = 0; i < 2; i++) {
-        const uint32_t row = n * 8 + 2 * t + i;
-        if (row >= tile.z) continue;
-        bf16* const y = p.y + static_cast<uint64_t>(tile.y + row) * each;
-        const float low = c[n][i] * factor[0] + bias[0], high = c[n][2 + i] * factor[1] + bias[1];
-        if (p.gated) {
-          if (output[0] < each) y[output[0]] = __float2bfloat16(gated_by(p, low, high));
-        } else {
-          if (output[0] < each) y[output[0]] = __float2bfloat16(put_out(p, low));
-          if (output[1] < each) y[output[1]] = __float2bfloat16(put_out(p, high));
+  uint8_t* const ring = shared + warp * kExpertsRing;
+  const uint32_t ring_address = smem_address(ring);
+  const uint64_t policy = policy_evict_first();
+  uint32_t unit = unit_of(0), round = 0;
+  if (unit >= units) {
+    if (!p.is_first()) wait_for_previous();
+    return;
+  }
+  uint4 tile = tile_of(unit);
+  // What is asked for next: its unit, step and stage; and the unit after it and its expert.
+  uint32_t unit_ahead = unit, step_ahead = 0, stage_ahead = 0;
+  uint32_t unit_after, expert_after = 0, round_after = 0;
+  typename WEIGHTS::Source source(p, tile.x, unit % slices);
+  auto look_after = [&] {
+    unit_after = unit_of(++round_after);
+    if (unit_after < units) expert_after = tile_of(unit_after).x;
+  };
+  look_after();
+  auto ask = [&] {
+    if (unit_ahead < units) {
+      source.copy(p, step_ahead, ring_address + stage_ahead * WEIGHTS::kStageBytes, policy);
+      if (++step_ahead == steps) {
+        step_ahead = 0;
+        unit_ahead = unit_after;
+        if (unit_ahead < units) {
+          source = {p, expert_after, unit_ahead % slices};
+          look_after();
         }
       }
     }
+    if (++stage_ahead == kStages) stage_ahead = 0;
+    cp_async_commit();
+  };
+#pragma unroll 1
+  for (uint32_t i = 0; i < kStages - 1; i++) ask();
+  if (!p.is_first()) wait_for_previous();
+  uint32_t stage = 0;
+#pragma unroll 1
+  while (unit < units) {
+    const uint32_t next = unit_of(++round);
+    const uint4 next_tile = next < units ? tile_of(next) : tile;
+    const bf16* const row = row_of_x(p, tile);
+    typename WEIGHTS::Inputs x(p, row, 0);
+    float c[4] = {};
+#pragma unroll 1
+    for (uint32_t step = 0; step < steps; step++) {
+      cp_async_wait<kStages - 2>();
+      // All lanes' copies have come, and all have read what the next ones overwrite.
+      __syncwarp();
+      ask();
+      const auto now = x;
+      x = {p, row, step + 1};
+      WEIGHTS::multiply(ring + stage * WEIGHTS::kStageBytes, now, c);
+      if (++stage == kStages) stage = 0;
+    }
+    store_slice<WEIGHTS>(p, tile, unit % slices, c);
+    unit = next, tile = next_tile;
   }
 }
 
 }  // namespace ebb
 
 // Grid: any; the number is that of a tile's rows.
-#define EBB_EXPERTS(FORMAT, WEIGHTS)                                                        \
-  EBB_KERNEL_EARLY(experts_##FORMAT##_8, ebb::ExpertsParams, ebb::kExpertsWarps * 32, 2) {  \
-    ebb::experts<WEIGHTS, 1>(p);                                                            \
-  }                                                                                         \
-  EBB_KERNEL_EARLY(experts_##FORMAT##_32, ebb::ExpertsParams, ebb::kExpertsWarps * 32, 2) { \
-    ebb::experts<WEIGHTS, 4>(p);                                                            \
-  }                                                                                         \
-  EBB_KERNEL_EARLY(experts_##FORMAT##_64, ebb::ExpertsParams, ebb::kExpertsWarps * 32, 1) { \
-    ebb::experts<WEIGHTS, 8>(p);                                                            \
+#define EBB_EXPERTS(FORMAT, WEIGHTS)                                                       \
+  EBB_KERNEL_EARLY(experts_##FORMAT##_8, ebb::ExpertsParams, ebb::kExpertsWarps * 32, 2) { \
+    ebb::experts<WEIGHTS>(p);                                                              \
   }
-#define EBB_PACKED_EXPERTS(FORMAT, CHUNK) EBB_EXPERTS(FORMAT, ebb::PackedExperts<ebb::CHUNK>)
+#define EBB_PACKED_EXPERTS(FORMAT, CHUNK) \
+  EBB_EXPERTS(FORMAT, ebb::PackedExperts<ebb::CHUNK::InTurn>)

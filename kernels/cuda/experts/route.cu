@@ -1,14 +1,7 @@
 // Routes and sorts: a step of many rows by two kernels, one of few by one.
-#include "route.cuh"
-#include "sort.cuh"
+#include "route_few.cuh"
 
 namespace ebb {
-
-struct RouteSortParams {
-  RouteParams route;
-  SortParams sort;
-};
-static_assert(sizeof(RouteSortParams) == 144);
 
 constexpr uint32_t kFewExperts = 256;  // FEW_EXPERTS of the host
 
@@ -55,3 +48,9 @@ EBB_KERNEL(experts_sort, ebb::SortParams, ebb::kSortThreads, 1) {
 // Grid: 1. The number is that of the rows.
 EBB_KERNEL(experts_route_sort_8, ebb::RouteSortParams, 256, 1) { ebb::route_sort<8>(p); }
 EBB_KERNEL(experts_route_sort_32, ebb::RouteSortParams, 1024, 1) { ebb::route_sort<32>(p); }
+
+// Grid: 1.
+EBB_KERNEL(experts_route_few, ebb::RouteSortParams, ebb::kRouteFewThreads, 1) {
+  __shared__ ebb::RouteFewShared shared;
+  ebb::route_sort_few(p, shared);
+}

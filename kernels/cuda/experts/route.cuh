@@ -70,6 +70,40 @@ __device__ __forceinline__ void strike(uint32_t (&keys)[COUNT], uint32_t index) 
 // Greater for greater values; never 0.
 __device__ __forceinline__ uint32_t key_of(float value) { return max(ordered(value), 1u); }
 
+// What an expert's product is scored by.
+__device__ __forceinline__ float scored_product(const RouteParams& p, uint32_t expert,
+                                                float product) {
+  const float bias = p.bias ? __bfloat162float(p.bias[expert]) : 0.f;
+  const float x = product * p.multiplier + bias;
+  return p.cap != 0.f ? p.cap * tanhf(x / p.cap) : x;
+}
+
+// Sigmoids of great products are all 1: where nothing is added, products choose.
+__device__ __forceinline__ bool chooses_by_products(const RouteParams& p) {
+  return p.scores == 1 && !p.correction && p.groups == 0;
+}
+
+// What the choice of an expert is made by.
+__device__ __forceinline__ float corrected(const RouteParams& p, uint32_t expert, float score) {
+  if (!p.correction) return score;
+  return score + (__bfloat162float(p.correction[expert]) +
+                  __bfloat162float(p.correction[p.experts + expert]));
+}
+
+// Writes the weight of a row's choice: of its score, of the sum of what is chosen, and of all.
+__device__ __forceinline__ void write_weight(const RouteParams& p, uint32_t row, uint32_t choice,
+                                             uint32_t expert, float score, float of_chosen,
+                                             float of_all) {
+  float weight = score;
+  if (p.scores == 0)
+    weight /= p.renormalised ? of_chosen : of_all;
+  else if (p.scores == 1 && p.renormalised)
+    weight /= of_chosen + kLeastSum;
+  weight *= p.scale;
+  p.weights[static_cast<uint64_t>(row) * p.per_token + choice] =
+      p.scales ? weight * __bfloat162float(p.scales[expert]) : weight;
+}
+
 // For a warp, and up to 32 EACH experts, of which a lane has every 32nd. `chosen` [per_token] is
 // the row's; `scores` [experts] is the warp's, for models with groups.
 template <int EACH>
@@ -88,15 +122,12 @@ __device__ __forceinline__ void route(const RouteParams& p, uint32_t row, uint32
   for (int k = 0; k < EACH; k++) {
     const uint32_t e = k * 32 + lane;
     if (e >= p.experts) continue;
-    const float bias = p.bias ? __bfloat162float(p.bias[e]) : 0.f;
-    score[k] = score[k] * p.multiplier + bias;
-    if (p.cap != 0.f) score[k] = p.cap * tanhf(score[k] / p.cap);
+    score[k] = scored_product(p, e, score[k]);
     top = fmaxf(top, score[k]);
   }
   top = warp_max(top);
   float sum = 0.f;
-  // Sigmoids of great products are all 1: where nothing is added, products choose.
-  const bool by_products = p.scores == 1 && !p.correction && p.groups == 0;
+  const bool by_products = chooses_by_products(p);
   if (p.scores != 2 && !by_products) {
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
@@ -118,9 +149,7 @@ __device__ __forceinline__ void route(const RouteParams& p, uint32_t row, uint32
     const uint32_t e = k * 32 + lane;
     keys[k] = 0;
     if (e >= p.experts) continue;
-    float choice = score[k];
-    if (p.correction)
-      choice += __bfloat162float(p.correction[e]) + __bfloat162float(p.correction[p.experts + e]);
+    const float choice = corrected(p, e, score[k]);
     keys[k] = key_of(choice);
     if (p.groups > 0) scores[e] = choice;
   }
@@ -178,13 +207,7 @@ __device__ __forceinline__ void route(const RouteParams& p, uint32_t row, uint32
   }
   if (lane >= p.per_token) return;
   chosen[lane] = own;
-  if (p.scores == 0)
-    weight /= p.renormalised ? of_chosen : sum;
-  else if (p.scores == 1 && p.renormalised)
-    weight /= of_chosen + kLeastSum;
-  weight *= p.scale;
-  p.weights[static_cast<uint64_t>(row) * p.per_token + lane] =
-      p.scales ? weight * __bfloat162float(p.scales[own]) : weight;
+  write_weight(p, row, lane, own, weight, of_chosen, sum);
 }
 
 }  // namespace ebb

@@ -11,6 +11,10 @@
 // the inverse of that power does the rest. What a scale has too much for bf16 is in the outputs'
 // factors, by which sums are multiplied (f32).
 //
+// Chunks of experts have other inputs in these places (InTurn): lane t has the inputs 8 t to
+// 8 t + 7 of a quarter, two registers' worth of each instruction in turn, so that it reads its
+// inputs of a row at once, not in four parts.
+//
 // kGroups is how many scales an output has in a chunk: 0, 1, 2, 4 or 8; 0: the factor is all.
 //
 // E4M3 whose outputs have one scale each lie in rows instead (Fp8Rows), which the library
@@ -68,9 +72,10 @@ struct Scale {
 constexpr uint32_t kNoOffset = 0x80008000;  // -0 + x is x for every x
 
 // What formats share: CODES says how many bits codes have and turns them into bf16.
-template <class CODES, class SCALES, int GROUPS>
+template <class CODES, class SCALES, int GROUPS, bool IN_TURN = false>
 struct PackedChunk {
-  static constexpr bool kInRows = false;
+  using InTurn = PackedChunk<CODES, SCALES, GROUPS, true>;
+  static constexpr bool kInRows = false, kInTurn = IN_TURN;
   static constexpr int kInputs = kChunkInputs, kGroups = GROUPS;
   static constexpr int kCodeBytes = kChunkOutputs * kChunkInputs * CODES::kBits / 8;
   static constexpr int kSliceBytes = kCodeBytes + GROUPS * kChunkOutputs * SCALES::kBytes;
@@ -112,7 +117,12 @@ struct PackedChunk {
       if constexpr (GROUPS > 0) {
         constexpr int kEach = 8 / GROUPS;  // times 16 inputs
         const int at = quarter * 2 + k;
-        if (at % kEach == 0) scales.of_group.load(all_scales, at / kEach, lane / 4);
+        if constexpr (IN_TURN && kEach == 1) {
+          // A lane's eight inputs are of one group.
+          if (k == 0) scales.of_group.load(all_scales, at + lane % 4 / 2, lane / 4);
+        } else {
+          if (at % kEach == 0) scales.of_group.load(all_scales, at / kEach, lane / 4);
+        }
       }
       if constexpr (CODES::kBits == 4)
         CODES::dequantise(words[k], scales.of_group, a[k]);
@@ -216,7 +226,8 @@ struct Fp8Codes {
 // 2 t, 2 t + 8, 2 t + 1, 2 t + 9 lie beside each other (and so do those of rows that the library
 // multiplies them by): a word of an output is then its two registers of operand A.
 struct Fp8Rows {
-  static constexpr bool kInRows = true;
+  using InTurn = Fp8Rows;
+  static constexpr bool kInRows = true, kInTurn = false;
   static constexpr int kInputs = kChunkInputs, kSliceBytes = kChunkOutputs * kChunkInputs;
 
   struct Scales {

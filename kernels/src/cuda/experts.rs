@@ -142,6 +142,10 @@ const FEW_ROWS: [usize; 2] = [8, 32];
 const FEW_EXPERTS: usize = 256;
 const FEW_CHOICES: usize = 256;
 
+/// Threads of the CTA that has one for each expert of each row: `kRouteFewThreads` of
+/// experts/route_few.cuh.
+const ROUTE_FEW_THREADS: usize = 256;
+
 /// Threads of a CTA that adds up: `kCombineThreads` of experts/combine.cu.
 const COMBINE_THREADS: u32 = 256;
 
@@ -198,6 +202,8 @@ pub(super) struct Experts {
     sort: Kernel<SortParams>,
     /// Both at once, of few rows ([`FEW_ROWS`]) and experts.
     route_sort: [Kernel<RouteSortParams>; 2],
+    /// The same of fewer still, sooner ([`ROUTE_FEW_THREADS`]).
+    route_few: Kernel<RouteSortParams>,
     combine: Kernel<CombineParams>,
     norms: NormKernels,
     weigh: Kernel<WeighParams>,
@@ -295,7 +301,7 @@ impl<'a> Run<'a> {
             hidden: weights.router.len() / spec.experts,
             rows,
             choices,
-            tile: tile_of(choices, spec.experts, many),
+            tile: tile_of(choices, many),
         }
     }
 }
@@ -334,6 +340,7 @@ impl Experts {
                 device.kernel("experts_route_sort_8", 0)?,
                 device.kernel("experts_route_sort_32", 0)?,
             ],
+            route_few: device.kernel("experts_route_few", 0)?,
             combine: device.kernel("experts_combine", 0)?,
             norms: NormKernels::new(device, spec.hidden)?,
             weigh: device.kernel("experts_weigh", 0)?,
@@ -484,7 +491,12 @@ impl Experts {
         let few = few.filter(|_| spec.experts <= FEW_EXPERTS && of.choices <= FEW_CHOICES);
         if let Some(few) = few {
             let both = RouteSortParams { route, sort };
-            let (kernel, threads) = (&self.route_sort[few], 32 * FEW_ROWS[few] as u32);
+            let threads = (rows * spec.experts.next_multiple_of(32)).max(of.choices);
+            let is_simple = groups.is_none() && scores != 2;
+            let (kernel, threads) = match threads <= ROUTE_FEW_THREADS && is_simple {
+                true => (&self.route_few, ROUTE_FEW_THREADS as u32),
+                false => (&self.route_sort[few], 32 * FEW_ROWS[few] as u32),
+            };
             // SAFETY: see above.
             return unsafe { kernel.launch(stream, sorts, threads, &both) };
         }

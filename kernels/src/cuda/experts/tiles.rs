@@ -7,29 +7,33 @@ use crate::cuda::driver::{Device, Kernel, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::packed::{DeviceFormat, SLICE_OUTPUTS};
 
-/// Rows of a tile, for each kernel of products: the last, `experts/many.cuh`, is for many rows an
-/// expert, the others, `experts/product.cuh`, for few.
-pub(super) const TILE_ROWS: [usize; 4] = [8, 32, 64, 128];
+/// Rows of a tile, for each kernel of products: the first, `experts/product.cuh`, is for few rows
+/// an expert, the other, `experts/many.cuh`, for many.
+pub(super) const TILE_ROWS: [usize; 2] = [8, 128];
 
-/// Which of [`TILE_ROWS`] is for many.
-const MANY: usize = TILE_ROWS.len() - 1;
+/// Which of [`TILE_ROWS`] is for few, and which for many.
+const FEW: usize = 0;
+const MANY: usize = 1;
 
 /// Choices of all rows from which on a step takes the kernel for many, with weights of a format.
-/// That for few reads rows again for every 16 outputs; the other reads both for 256 outputs at a
-/// time, but holds a multiprocessor for each, and packed weights wait there to be unpacked. On an
-/// H100 the two are as fast where experts have half a row on average in bf16, 1 to 3 rows of 8-bit
-/// codes, and 8 of 4-bit ones (`ebb-bench experts`).
+/// That for few reads memory at its speed, but multiplies by weights again for every eight rows of
+/// an expert; the other does so for 128 rows at a time, but holds a multiprocessor for 256 outputs,
+/// and packed weights wait there to be unpacked. On an H100 the two are as fast where experts have
+/// 4 rows on average in bf16, 9 of E4M3 in rows, and 15 of chunks (`ebb-bench step` and `experts`).
 pub(super) fn many_from(format: Option<DeviceFormat>, experts: usize) -> usize {
-    match format.map(DeviceFormat::bits) {
-        None => experts.div_ceil(2),
-        Some(8) => 3 * experts,
-        Some(_) => 8 * experts,
+    match format {
+        None => 4 * experts + 1,
+        Some(format) if format.is_fp8_rows() => 9 * experts,
+        Some(_) => 15 * experts,
     }
 }
 
-/// Warps of a CTA of the kernels for few, each of which takes slices of its own: `kExpertsWarps` of
+/// Warps of a CTA of the kernel for few, each of which takes slices of its own: `kExpertsWarps` of
 /// experts/product.cuh.
 const FEW_WARPS: usize = 8;
+
+/// Bytes of a warp's ring: `kExpertsRing` of experts/product.cuh.
+const FEW_RING: usize = 8 << 10;
 
 /// Outputs and inputs of a stage of the kernel for many, its threads, and the most stages of its
 /// ring: `experts/many_weights.cuh`.
@@ -38,15 +42,9 @@ const MANY_INPUTS: usize = 64;
 const MANY_THREADS: u32 = 256;
 const STAGES: std::ops::RangeInclusive<usize> = 2..=4;
 
-/// Which of [`TILE_ROWS`] a step takes, by the rows that an expert has on average; that for many
-/// from `many` choices on.
-pub(super) fn tile_of(choices: usize, experts: usize, many: usize) -> usize {
-    match choices.div_ceil(experts) {
-        _ if choices >= many => MANY,
-        0..=4 => 0,
-        5..=24 => 1,
-        _ => 2,
-    }
+/// Which of [`TILE_ROWS`] a step takes: that for many from `many` choices on.
+pub(super) fn tile_of(choices: usize, many: usize) -> usize {
+    if choices >= many { MANY } else { FEW }
 }
 
 /// Products of weights of a format.
@@ -56,6 +54,7 @@ pub(super) struct ProductKernels {
     kernels: [Kernel<ExpertsParams>; TILE_ROWS.len()],
     /// Of the ring of the kernel for many: as many as the device's shared memory holds.
     stages: usize,
+    is_plain: bool,
 }
 
 impl ProductKernels {
@@ -75,15 +74,13 @@ impl ProductKernels {
                 STAGES.start() * stage
             )));
         }
-        let few = |index: usize| device.kernel(names[index], 0);
         Ok(Self {
             kernels: [
-                few(0)?,
-                few(1)?,
-                few(2)?,
+                device.kernel(names[FEW], FEW_WARPS * FEW_RING)?,
                 device.kernel(names[MANY], stages * stage)?,
             ],
             stages,
+            is_plain: format.is_none(),
         })
     }
 
@@ -108,11 +105,14 @@ impl ProductKernels {
                 multiprocessors,
                 MANY_THREADS,
             ),
-            _ => (
-                tiles * outputs.div_ceil(SLICE_OUTPUTS),
-                2 * multiprocessors,
-                32 * FEW_WARPS as u32,
-            ),
+            _ => {
+                let units = tiles * outputs.div_ceil(SLICE_OUTPUTS);
+                // Of bf16 half of a multiprocessor's warps are enough for memory, and the second
+                // product's rings can fill beside those of the first.
+                let is_little = self.is_plain && units <= multiprocessors * FEW_WARPS;
+                let ctas = if is_little { 1 } else { 2 };
+                (units, ctas * multiprocessors, 32 * FEW_WARPS as u32)
+            }
         };
         let params = ExpertsParams {
             stages: self.stages as u32,
@@ -141,8 +141,6 @@ fn product_names(format: Option<DeviceFormat>) -> [&'static str; TILE_ROWS.len()
             match format.map_or("plain", DeviceFormat::name) {
                 $($format => [
                     concat!("experts_", $format, "_8"),
-                    concat!("experts_", $format, "_32"),
-                    concat!("experts_", $format, "_64"),
                     concat!("experts_", $format, "_128"),
                 ],)*
                 other => unreachable!("no weights are of {other}"),

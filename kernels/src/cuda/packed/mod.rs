@@ -31,6 +31,8 @@ pub(super) struct DeviceFormat {
     codes: ChunkCodes,
     /// Scales of an output in a chunk; 0 if outputs have one each.
     groups: usize,
+    /// Lanes have a chunk's inputs in turn, as kernels of experts read them.
+    in_turn: bool,
 }
 
 impl DeviceFormat {
@@ -69,7 +71,19 @@ impl DeviceFormat {
             (ChunkCodes::Fp8, 2..) => return None,
             (_, groups) => groups,
         };
-        Some(Self { codes, groups })
+        Some(Self {
+            codes,
+            groups,
+            in_turn: false,
+        })
+    }
+
+    /// The same, as experts have it.
+    pub(super) fn of_experts(self) -> Self {
+        Self {
+            in_turn: !self.is_fp8_rows(),
+            ..self
+        }
     }
 
     /// What kernels' names have.

@@ -174,7 +174,11 @@ fn pack_chunk(format: DeviceFormat, rows: &[OutputCodes], step: usize, out: &mut
         let (g, t) = (lane / 4, lane % 4);
         // Of register r and its half e, in k = 16 number k.
         let of = |k: usize, r: usize, e: usize| {
-            code(g + r % 2 * 8, quarter * 32 + k * 16 + 2 * t + e + r / 2 * 8)
+            let input = match format.in_turn {
+                true => 8 * t + 4 * k + r / 2 * 2 + e,
+                false => k * 16 + 2 * t + e + r / 2 * 8,
+            };
+            code(g + r % 2 * 8, quarter * 32 + input)
         };
         for (word, bytes) in codes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
             let word = match format.bits() {

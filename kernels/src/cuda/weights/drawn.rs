@@ -68,7 +68,7 @@ pub(in crate::cuda) fn pack_tensor(
     tensor: &PackedTensor,
     gated: bool,
 ) -> Result<Option<PackedPart>, CudaError> {
-    pack_experts(device, std::slice::from_ref(tensor), 1, gated)
+    pack(device, std::slice::from_ref(tensor), None, gated)
 }
 
 /// As many stacked matrices, which are these tensors in turn, all of one shape and format.
@@ -76,6 +76,15 @@ pub(in crate::cuda) fn pack_experts(
     device: &Arc<Device>,
     tensors: &[PackedTensor],
     experts: usize,
+    gated: bool,
+) -> Result<Option<PackedPart>, CudaError> {
+    pack(device, tensors, Some(experts), gated)
+}
+
+fn pack(
+    device: &Arc<Device>,
+    tensors: &[PackedTensor],
+    experts: Option<usize>,
     gated: bool,
 ) -> Result<Option<PackedPart>, CudaError> {
     let Some(plan) = PartPlan::of_tensor(&tensors[0], experts, gated) else {
@@ -92,7 +101,7 @@ pub(in crate::cuda) fn pack_experts(
         };
         let slices: Vec<_> = (0..part.slices()).map(slice).collect();
         let slices: Vec<_> = slices.iter().collect();
-        for expert in (index..experts).step_by(tensors.len()) {
+        for expert in (index..plan.experts).step_by(tensors.len()) {
             part.write(expert, 0, &slices)?;
         }
     }

@@ -26,12 +26,16 @@ pub(super) struct PartPlan {
 }
 
 impl PartPlan {
-    /// Of as many tensors like this one, if kernels read its format.
-    pub(super) fn of_tensor(tensor: &PackedTensor, experts: usize, gated: bool) -> Option<Self> {
+    /// Of a tensor, or of so many experts with tensors like it, if kernels read its format.
+    pub(super) fn of_tensor(
+        tensor: &PackedTensor,
+        experts: Option<usize>,
+        gated: bool,
+    ) -> Option<Self> {
         let format = DeviceFormat::of(tensor.format(), tensor.inputs())?;
         Some(Self {
-            format,
-            experts,
+            format: experts.map_or(format, |_| format.of_experts()),
+            experts: experts.unwrap_or(1),
             inputs: tensor.inputs(),
             outputs: tensor.rows(),
             gated,
@@ -191,6 +195,7 @@ fn of_linear<E>(
         let Some(format) = DeviceFormat::of(stored, inputs).filter(|_| can) else {
             return Ok(None);
         };
+        let format = if stacked { format.of_experts() } else { format };
         match parts.last_mut() {
             Some(last) if last.format == format => {
                 last.outputs += rows;
