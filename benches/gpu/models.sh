@@ -44,7 +44,10 @@ for part in "$@"; do
       throughput qwen3-30b-a3b qwen3-30b-a3b
       throughput qwen3-30b-a3b-fp8 qwen3-30b-a3b --quantization fp8
       ;;
-    gpt-oss) throughput gpt-oss-20b gpt-oss-20b ;;
+    gpt-oss)
+      throughput gpt-oss-20b gpt-oss-20b
+      throughput gpt-oss-20b-mxfp4 gpt-oss-20b --quantization mxfp4
+      ;;
     gemma) throughput gemma-3-12b gemma-3-12b ;;
     gemma4) throughput gemma-4 gemma-4 ;;
     nemotron) throughput nemotron-3-nano nemotron-3-nano ;;

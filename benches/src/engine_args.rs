@@ -24,7 +24,8 @@ pub struct EngineArgs {
         default_value = "benches/data/llama-3.1-8b"
     )]
     pub model: String,
-    /// Quantise the linear layers of plain weights while they are loaded: fp8 or int4
+    /// Quantise the linear layers of plain weights while they are loaded: fp8 or int4; or experts
+    /// alone: mxfp4
     #[arg(long, value_name = "FORMAT")]
     pub quantization: Option<Quantisation>,
     /// Expand quantised weights to bf16 while they are loaded

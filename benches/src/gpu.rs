@@ -237,6 +237,8 @@ pub enum Weights {
     Q4,
     /// 4-bit floats, a scale for each 32 inputs
     Mxfp4,
+    /// The same of experts alone, as gpt-oss has it
+    Mxfp4Experts,
     /// 8-bit integers, a scale for each output
     Int8,
 }
@@ -256,6 +258,7 @@ impl From<Weights> for Quantisation {
             Weights::Int4 => Self::Int4,
             Weights::Q4 => nearest(Codes::Int { bits: 4, zero: 0 }, 32, true),
             Weights::Mxfp4 => nearest(Codes::E2M1, 32, false),
+            Weights::Mxfp4Experts => Self::Mxfp4,
             Weights::Int8 => nearest(Codes::Int { bits: 8, zero: 128 }, usize::MAX, false),
         }
     }

@@ -43,7 +43,8 @@ pub(super) struct ModelArgs {
     load_format: LoadFormat,
     /// Quantise the linear layers of plain weights while they are loaded: fp8, E4M3 with a scale
     /// for each output; or int4, with a scale and an offset for each group of 128 inputs, 64 or 32
-    /// where 128 do not divide a row. Embedding and output projection stay as they are.
+    /// where 128 do not divide a row; or experts alone: mxfp4, E2M1 with a power of two for each 32
+    /// inputs. Embedding and output projection stay as they are.
     #[arg(long, value_name = "FORMAT")]
     quantization: Option<Quantisation>,
     /// How quantised weights are held.

@@ -221,6 +221,15 @@ impl TensorName {
         matches!(self, Self::Layer(_, tensor) if tensor.is_linear())
     }
 
+    /// Whether it is the matrices of all experts of a layer, the shared one's not.
+    pub fn is_of_experts(self) -> bool {
+        use LayerTensor as L;
+        matches!(
+            self,
+            Self::Layer(_, L::ExpertGate | L::ExpertUp | L::ExpertDown)
+        )
+    }
+
     /// The weights of a norm, those of queries and keys included.
     pub fn is_norm(self) -> bool {
         use LayerTensor as L;

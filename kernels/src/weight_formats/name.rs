@@ -7,7 +7,7 @@ use super::{Codes, Quantisation, WeightFormat};
 
 /// No quantisation has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no quantisation; there are fp8 and int4")]
+#[error("`{0}` is no quantisation; there are fp8, int4 and mxfp4")]
 pub struct UnknownQuantisation(String);
 
 impl fmt::Display for Codes {
@@ -37,6 +37,7 @@ impl fmt::Display for Quantisation {
         match self {
             Self::Fp8 => f.write_str("fp8"),
             Self::Int4 => f.write_str("int4"),
+            Self::Mxfp4 => f.write_str("mxfp4"),
             Self::Nearest(format) => format.fmt(f),
         }
     }
@@ -47,7 +48,7 @@ impl FromStr for Quantisation {
     type Err = UnknownQuantisation;
 
     fn from_str(name: &str) -> Result<Self, UnknownQuantisation> {
-        let mut named = [Self::Fp8, Self::Int4].into_iter();
+        let mut named = [Self::Fp8, Self::Int4, Self::Mxfp4].into_iter();
         let found = named.find(|quantisation| quantisation.to_string() == name);
         found.ok_or_else(|| UnknownQuantisation(name.to_owned()))
     }
@@ -72,10 +73,13 @@ mod tests {
 
     #[test]
     fn quantisations_are_known_by_name() {
-        for quantisation in [Quantisation::Fp8, Quantisation::Int4] {
+        for quantisation in [Quantisation::Fp8, Quantisation::Int4, Quantisation::Mxfp4] {
             assert_eq!(quantisation.to_string().parse(), Ok(quantisation));
         }
         let unknown = "int3".parse::<Quantisation>().unwrap_err().to_string();
-        assert_eq!(unknown, "`int3` is no quantisation; there are fp8 and int4");
+        assert_eq!(
+            unknown,
+            "`int3` is no quantisation; there are fp8, int4 and mxfp4"
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 use super::floats::rounded;
 use super::{Codes, PackedRows, PackedTensor, WeightFormat, nearest_e4m3};
+use crate::model::TensorName;
 
 /// What plain weights become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -11,6 +12,9 @@ pub enum Quantisation {
     /// Four bits with a scale and an offset for each group of 128 inputs, 64 or 32 where 128 do not
     /// divide a row; rounded to nearest within the range that has the least squared error of a few.
     Int4,
+    /// Experts alone, as MXFP4 of the Microscaling formats (OCP, version 1.0): E2M1 with a power of
+    /// two for each group of 32 inputs, by which the greatest magnitude has the greatest exponent.
+    Mxfp4,
     /// Any format: codes are the nearest after scaling the greatest magnitude to the greatest
     /// value, without a search. For tests and random weights.
     Nearest(WeightFormat),
@@ -20,6 +24,14 @@ pub enum Quantisation {
 const RANGES: [f32; 5] = [1.0, 0.95, 0.9, 0.85, 0.8];
 
 impl Quantisation {
+    /// Whether a tensor is one of those that are quantised.
+    pub fn takes(self, tensor: TensorName) -> bool {
+        match self {
+            Self::Mxfp4 => tensor.is_of_experts(),
+            Self::Fp8 | Self::Int4 | Self::Nearest(_) => tensor.is_linear(),
+        }
+    }
+
     /// The format of a matrix with so many inputs.
     pub fn format(self, inputs: usize) -> WeightFormat {
         match self {
@@ -35,6 +47,11 @@ impl Quantisation {
                     .find(|group| inputs.is_multiple_of(*group))
                     .unwrap_or(128),
                 has_offsets: true,
+            },
+            Self::Mxfp4 => WeightFormat {
+                codes: Codes::E2M1,
+                group: 32.min(inputs.max(1)),
+                has_offsets: false,
             },
             Self::Nearest(format) => WeightFormat {
                 group: format.group.min(inputs.max(1)),
@@ -64,6 +81,7 @@ impl Quantisation {
                     }
                     Self::Fp8 => fp8(weights, codes),
                     Self::Int4 => best_range(weights, codes),
+                    Self::Mxfp4 => mxfp4(&values, weights, codes),
                     Self::Nearest(_) => nearest(format, &values, weights, codes),
                 };
                 out.scales[at] = scale;
@@ -158,6 +176,16 @@ fn best_range(weights: &[f32], codes: &mut [u8]) -> (f32, f32) {
     best
 }
 
+fn mxfp4(values: &[f32], weights: &[f32], codes: &mut [u8]) -> (f32, f32) {
+    // That of the greatest value, 6.
+    const EXPONENT: i32 = 2;
+    let exponent = (greatest(weights).to_bits() >> 23) as i32 - 127;
+    // Scales are 2^-126 or more, so that their inverse is a number.
+    let scale = ((exponent - EXPONENT).max(-126) as f32).exp2();
+    nearest_codes(values, weights, (scale.recip(), 0.0), codes);
+    (scale, 0.0)
+}
+
 /// The nearest codes of any format.
 fn nearest(format: WeightFormat, values: &[f32], weights: &[f32], codes: &mut [u8]) -> (f32, f32) {
     let finite = || values.iter().copied().filter(|value| value.is_finite());
@@ -184,6 +212,13 @@ fn nearest(format: WeightFormat, values: &[f32], weights: &[f32], codes: &mut [u
         }
     };
     let (scale, inverse) = with_inverse(scale);
+    nearest_codes(values, weights, (inverse, offset), codes);
+    (scale, offset)
+}
+
+/// The codes whose values are nearest to weights less an offset, times the inverse of a scale; of
+/// several the first.
+fn nearest_codes(values: &[f32], weights: &[f32], (inverse, offset): (f32, f32), codes: &mut [u8]) {
     for (code, weight) in codes.iter_mut().zip(weights) {
         let wanted = (weight - offset) * inverse;
         let distance = |value: f32| (value - wanted).abs();
@@ -195,7 +230,6 @@ fn nearest(format: WeightFormat, values: &[f32], weights: &[f32], codes: &mut [u
         }
         *code = best as u8;
     }
-    (scale, offset)
 }
 
 #[cfg(test)]
@@ -240,7 +274,13 @@ mod tests {
     #[test]
     fn errors_are_within_half_a_step() {
         let weights = weights(3 * 256);
-        for (quantisation, bound) in [(Quantisation::Fp8, 0.01), (Quantisation::Int4, 0.012)] {
+        let all = [
+            (Quantisation::Fp8, 0.01),
+            (Quantisation::Int4, 0.012),
+            // The greatest, 0.173, is 5.5 times 2^-5: beyond 5 codes are 4 or 6.
+            (Quantisation::Mxfp4, 0.0314),
+        ];
+        for (quantisation, bound) in all {
             let tensor = quantisation.tensor(256, &weights);
             assert_eq!((tensor.rows(), tensor.inputs()), (3, 256));
             let mut row = vec![0.0; 256];
@@ -253,9 +293,30 @@ mod tests {
         }
     }
 
+    /// Powers of two, by which the greatest magnitude is at least 4 and less than 8.
+    #[test]
+    fn scales_of_mxfp4() {
+        let mut weights = vec![0.0; 4 * 32];
+        weights[0] = 7.9;
+        weights[32] = -4.0;
+        weights[33] = 1.4;
+        weights[64] = 0.75;
+        let tensor = Quantisation::Mxfp4.tensor(128, &weights);
+        let mut back = vec![1.0; 128];
+        tensor.dequantise_row(0, &mut back);
+        let mut expected = weights.clone();
+        (expected[0], expected[33]) = (6.0, 1.5);
+        assert_eq!(back, expected);
+        let mut least = vec![0.0; 32];
+        least[3] = f32::from_bits(1);
+        let tensor = Quantisation::Mxfp4.tensor(32, &least);
+        tensor.dequantise_row(0, &mut back[..32]);
+        assert_eq!(back[..32], [0.0; 32]);
+    }
+
     /// Every way to quantise, in groups of 64 where the format leaves a choice.
     fn all_quantisations() -> Vec<Quantisation> {
-        let mut all = vec![Quantisation::Fp8, Quantisation::Int4];
+        let mut all = vec![Quantisation::Fp8, Quantisation::Int4, Quantisation::Mxfp4];
         for codes in [
             Codes::Int { bits: 4, zero: 8 },
             Codes::Int { bits: 8, zero: 128 },

@@ -5,8 +5,9 @@ use half::bf16;
 use super::{PackedRows, PackedTensor, Quantisation, WeightFormat};
 use crate::model::{TensorName, WeightSource};
 
-/// The weights of `source` with its linear layers quantised, if at all. The embedding and the
-/// output projection stay as they are, and so does what the source has packed already.
+/// The weights of `source` with its linear layers quantised, or its experts alone, if at all. The
+/// embedding and the output projection stay as they are, and so does what the source has packed
+/// already.
 #[derive(Debug, Clone)]
 pub struct QuantisedWeights<W> {
     source: W,
@@ -27,14 +28,14 @@ impl<W: WeightSource> QuantisedWeights<W> {
         &self.source
     }
 
-    /// What plain linear layers become.
+    /// What they become that it takes.
     pub fn quantisation(&self) -> Option<Quantisation> {
         self.quantisation
     }
 
     /// What a tensor is quantised to here, and its inputs, if it is.
     fn of(&self, name: TensorName) -> Result<Option<(Quantisation, usize)>, W::Error> {
-        let Some(quantisation) = self.quantisation.filter(|_| name.is_linear()) else {
+        let Some(quantisation) = self.quantisation.filter(|to| to.takes(name)) else {
             return Ok(None);
         };
         if self.source.packed(name)?.is_some() {

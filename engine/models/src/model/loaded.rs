@@ -294,11 +294,17 @@ impl LoadedModel {
     /// model then ([`Self::identity`]).
     ///
     /// # Errors
-    /// When they are quantised already; a clause for a sentence.
+    /// When they are quantised already, or there are none that it takes; a clause for a sentence.
     pub fn quantise(&mut self, quantisation: Quantisation) -> Result<(), String> {
         let is_quantised = self.stored.is_quantised(&self.spec);
         if is_quantised.map_err(|error| error.to_string())? {
             return Err("the weights of this model are quantised already".to_owned());
+        }
+        if !TensorName::all(&self.spec)
+            .into_iter()
+            .any(|name| quantisation.takes(name))
+        {
+            return Err("this model has no experts, which alone become that".to_owned());
         }
         self.quantisation = Some(quantisation);
         Ok(())

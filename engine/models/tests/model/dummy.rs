@@ -240,6 +240,50 @@ fn plain_weights_may_be_quantised_and_are_another_model_then() {
     assert!(identities.iter().any(|hash| hash == "random-1+int4"));
 }
 
+/// Those of gpt-oss in its published format; models without experts have none that it takes.
+#[test]
+fn experts_alone_become_mxfp4() {
+    let open = |family: &str, experts: serde_json::Value| {
+        let spec = tiny::spec(tiny::family(family), false);
+        let mut config = HfBuilder::new(tiny::family(family), &spec, Dtype::BF16).config;
+        for (key, value) in experts.as_object().expect("an object") {
+            config[key] = value.clone();
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::write(dir.path().join("config.json"), config.to_string()).expect("write");
+        let files = ModelFiles::Directory(dir.path().to_owned());
+        LoadedModel::open_as(&files, LoadFormat::Dummy).expect("it opens")
+    };
+    let mut model = open(
+        "qwen3_moe",
+        json!({ "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32 }),
+    );
+    model.quantise(Quantisation::Mxfp4).expect("plain weights");
+    let is_packed = |name: TensorName| {
+        use LayerTensor as L;
+        matches!(
+            name,
+            TensorName::Layer(_, L::ExpertGate | L::ExpertUp | L::ExpertDown)
+        )
+    };
+    let spec = model.spec.clone();
+    assert!(TensorName::all(&spec).into_iter().any(is_packed));
+    assert_packed(&model.weights(), &spec, is_packed, 0);
+    let name = TensorName::Layer(0, LayerTensor::ExpertUp);
+    let format = model.weights().packed(name).expect("a format");
+    let mxfp4 = WeightFormat {
+        codes: Codes::E2M1,
+        group: 32,
+        has_offsets: false,
+    };
+    assert_eq!(format, Some(mxfp4));
+    let refused = open("llama", json!({})).quantise(Quantisation::Mxfp4);
+    assert_eq!(
+        refused.unwrap_err(),
+        "this model has no experts, which alone become that"
+    );
+}
+
 /// A device makes them by itself, unless something is done to them.
 #[test]
 fn plain_random_weights_are_known_by_their_seed() {

@@ -154,8 +154,8 @@ mod tests {
     #[test]
     fn a_backend_takes_what_it_was_said_to_need_and_no_step_takes_more() {
         use crate::model::{
-            GatedDeltaSpec, Mamba2Spec, Mixer, OutputGate, QkNorm, RecurrentSpec, Rope,
-            UniformModel,
+            ExpertsSpec, GatedDeltaSpec, Mamba2Spec, Mixer, Mlp, OutputGate, QkNorm, RecurrentSpec,
+            Rope, Routing, UniformModel,
         };
 
         let mut spec = UniformModel {
@@ -176,6 +176,11 @@ mod tests {
         }
         .spec();
         check_needs(&spec, 0);
+        let mut experts = spec.clone();
+        for layer in &mut experts.layers {
+            layer.mlp = Mlp::Experts(ExpertsSpec::plain(8, 2, 256, Routing::SOFTMAX_OF_CHOSEN));
+        }
+        check_needs(&experts, 0);
         spec.layers[0].attention_mut().output_gate = Some(OutputGate::SIGMOIDS);
         spec.layers[1].mixer = Mixer::Recurrent(RecurrentSpec::GatedDelta(GatedDeltaSpec {
             k_heads: 2,
@@ -199,6 +204,20 @@ mod tests {
             time_steps: [0.0, f32::INFINITY],
         }));
         check_needs(&spec, 5);
+    }
+
+    /// The weights of the largest matrix of the layers, but for experts.
+    #[cfg(feature = "cuda-emulator")]
+    fn largest_linear(spec: &ModelSpec) -> usize {
+        use crate::model::ops::{LinearName, Op, forward};
+        let linears = forward(spec).into_iter().filter_map(|op| match op {
+            Op::Linear { linear, .. } if linear != LinearName::LmHead => Some(linear.shape(spec)),
+            _ => None,
+        });
+        linears
+            .map(|(inputs, outputs)| inputs * outputs)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Of a model, with so many slots for states.
@@ -248,7 +267,10 @@ mod tests {
             seed: 1,
         };
         let pool = layout.frame_bytes * frames as usize;
-        for quantisation in [None, Some(Quantisation::Fp8), Some(Quantisation::Int4)] {
+        let has_experts = spec.layers.iter().any(|layer| layer.experts().is_some());
+        let mut quantisations = vec![None, Some(Quantisation::Fp8), Some(Quantisation::Int4)];
+        quantisations.extend(has_experts.then_some(Some(Quantisation::Mxfp4)));
+        for quantisation in quantisations {
             let (of, with) = (spec.clone(), config.clone());
             let mut backend = CudaBackend::random(&device, of, with, 1, quantisation).unwrap();
             let at_start = taken();
@@ -265,7 +287,9 @@ mod tests {
             // Without what is rounded up: a buffer forgotten, or counted twice, shows.
             let held: usize = backend.weight_bytes().iter().map(|(_, bytes)| bytes).sum();
             let unpacked = match quantisation {
-                Some(_) => 2 * (2 * spec.intermediate_max() * spec.hidden),
+                // Those of experts are never unpacked.
+                Some(Quantisation::Mxfp4) => 0,
+                Some(_) => 2 * largest_linear(spec),
                 None => {
                     let names = TensorName::all(spec).into_iter();
                     let shapes = names.map(|n| n.shape(spec));
