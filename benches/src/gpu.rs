@@ -165,12 +165,16 @@ pub enum Command {
         #[arg(long, conflicts_with = "in_sequence")]
         packed: bool,
     },
-    /// Time a layer's products of experts, by the kernels for few rows an expert and by that for
+    /// Time a layer's products of experts, by the kernel for few rows an expert and by that for
     /// many, in shapes of Qwen3-30B-A3B and gpt-oss-20b, cold L2, graph-replayed, median; prints
     /// CSV
     Experts {
         /// Rows, each of which goes to 8 experts of 128, or 4 of 32
-        #[arg(long, value_delimiter = ',', default_value = "64,256,1024,4096,8192")]
+        #[arg(
+            long,
+            value_delimiter = ',',
+            default_value = "1,4,16,64,96,128,160,192,256,1024"
+        )]
         rows: Vec<usize>,
         /// Timed runs of each
         #[arg(long, default_value_t = 20)]
@@ -218,13 +222,13 @@ pub enum Command {
         /// In batch-invariant mode
         #[arg(long)]
         batch_invariant: bool,
-        /// Quantise the linear layers but the output projection
+        /// Quantise the linear layers but the output projection, or experts alone
         #[arg(long)]
         quantization: Option<Weights>,
     },
 }
 
-/// What linear layers are quantised to.
+/// What linear layers, or experts alone, are quantised to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Weights {
     /// 8-bit floats, a scale for each output

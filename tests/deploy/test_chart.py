@@ -236,6 +236,8 @@ def test_weights_are_held_as_asked():
         "containers"
     ]
     assert {"--quantization=int4", "--weights=exact"} <= set(asked["args"])
+    (asked,) = pod(chart.render({"model": {"quantization": "mxfp4"}}))["containers"]
+    assert "--quantization=mxfp4" in asked["args"]
     for wrong in ({"quantization": "int3"}, {"weights": "mapped"}):
         with pytest.raises(chart.Refused, match=next(iter(wrong))):
             chart.render({"model": wrong})

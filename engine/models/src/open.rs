@@ -103,7 +103,8 @@ pub fn open(model: &str, cache_dir: Option<PathBuf>) -> Result<Opened, OpenError
 /// [`open`] with a choice of the weights, and of what plain ones are quantised to as they are read.
 ///
 /// # Errors
-/// As there, and when weights that are to be quantised are quantised already.
+/// As there, and when weights that are to be quantised are quantised already, or the model has none
+/// that the quantisation takes.
 pub fn open_as(
     model: &str,
     cache_dir: Option<PathBuf>,

@@ -39,7 +39,6 @@ T look_up(const T* p) {
   return *p;
 }
 inline void prefetch_line(const void*) {}
-inline void prefetch_streamed(const void*) {}
 inline void cp_async16(uint32_t dst, const void* src, uint64_t = 0) {
   emulator::copy_issue(dst, src, 16);
 }

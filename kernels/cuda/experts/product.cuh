@@ -7,8 +7,8 @@
 //
 // Weights go through shared memory, where each warp has a ring of its own, which knows no ends of
 // slices: bytes are asked for long before they are multiplied, and nobody waits for another warp.
-// A CTA takes less than half of a multiprocessor, so that the second product's rings fill while
-// the first one ends.
+// Where a CTA has a multiprocessor to itself, or ends, those of the second product come beside it
+// and fill their rings while the first product ends.
 //
 // A slice of gates has eight of them and, in the other half of the m side, the eight outputs that
 // they open, so that a lane has both.

@@ -71,7 +71,7 @@ struct RouteSortParams {
     route: RouteParams,
     sort: SortParams,
 }
-// SAFETY: field for field `ebb::RouteSortParams` of experts/route.cu.
+// SAFETY: field for field `ebb::RouteSortParams` of experts/route_few.cuh.
 unsafe impl KernelParams for RouteSortParams {}
 
 #[repr(C)]

@@ -12,8 +12,9 @@ pub enum Quantisation {
     /// Four bits with a scale and an offset for each group of 128 inputs, 64 or 32 where 128 do not
     /// divide a row; rounded to nearest within the range that has the least squared error of a few.
     Int4,
-    /// Experts alone, as MXFP4 of the Microscaling formats (OCP, version 1.0): E2M1 with a power of
-    /// two for each group of 32 inputs, by which the greatest magnitude has the greatest exponent.
+    /// Experts alone, as MXFP4 of the Microscaling formats (OCP, version 1.0): E2M1, ties to even,
+    /// with a power of two for each group of 32 inputs, by which the greatest magnitude has the
+    /// greatest exponent.
     Mxfp4,
     /// Any format: codes are the nearest after scaling the greatest magnitude to the greatest
     /// value, without a search. For tests and random weights.
@@ -81,7 +82,7 @@ impl Quantisation {
                     }
                     Self::Fp8 => fp8(weights, codes),
                     Self::Int4 => best_range(weights, codes),
-                    Self::Mxfp4 => mxfp4(&values, weights, codes),
+                    Self::Mxfp4 => mxfp4(weights, codes),
                     Self::Nearest(_) => nearest(format, &values, weights, codes),
                 };
                 out.scales[at] = scale;
@@ -176,14 +177,31 @@ fn best_range(weights: &[f32], codes: &mut [u8]) -> (f32, f32) {
     best
 }
 
-fn mxfp4(values: &[f32], weights: &[f32], codes: &mut [u8]) -> (f32, f32) {
+fn mxfp4(weights: &[f32], codes: &mut [u8]) -> (f32, f32) {
     // That of the greatest value, 6.
     const EXPONENT: i32 = 2;
     let exponent = (greatest(weights).to_bits() >> 23) as i32 - 127;
     // Scales are 2^-126 or more, so that their inverse is a number.
     let scale = ((exponent - EXPONENT).max(-126) as f32).exp2();
-    nearest_codes(values, weights, (scale.recip(), 0.0), codes);
+    let inverse = scale.recip();
+    for (code, weight) in codes.iter_mut().zip(weights) {
+        *code = nearest_e2m1(weight * inverse);
+    }
     (scale, 0.0)
+}
+
+/// The E2M1 code nearest to a number, of two the even one; beyond 6 that of 6. Magnitudes are 0,
+/// 0.5, 1, 1.5, 2, 3, 4 and 6.
+fn nearest_e2m1(value: f32) -> u8 {
+    let magnitude = value.abs();
+    let code = u8::from(magnitude > 0.25)
+        + u8::from(magnitude >= 0.75)
+        + u8::from(magnitude > 1.25)
+        + u8::from(magnitude >= 1.75)
+        + u8::from(magnitude > 2.5)
+        + u8::from(magnitude >= 3.5)
+        + u8::from(magnitude > 5.0);
+    code | u8::from(value < 0.0) << 3
 }
 
 /// The nearest codes of any format.
@@ -212,13 +230,6 @@ fn nearest(format: WeightFormat, values: &[f32], weights: &[f32], codes: &mut [u
         }
     };
     let (scale, inverse) = with_inverse(scale);
-    nearest_codes(values, weights, (inverse, offset), codes);
-    (scale, offset)
-}
-
-/// The codes whose values are nearest to weights less an offset, times the inverse of a scale; of
-/// several the first.
-fn nearest_codes(values: &[f32], weights: &[f32], (inverse, offset): (f32, f32), codes: &mut [u8]) {
     for (code, weight) in codes.iter_mut().zip(weights) {
         let wanted = (weight - offset) * inverse;
         let distance = |value: f32| (value - wanted).abs();
@@ -230,6 +241,7 @@ fn nearest_codes(values: &[f32], weights: &[f32], (inverse, offset): (f32, f32),
         }
         *code = best as u8;
     }
+    (scale, offset)
 }
 
 #[cfg(test)]
@@ -291,6 +303,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// As the nearest of all values is, but for ties: these go to even codes.
+    #[test]
+    fn e2m1_codes_are_the_nearest() {
+        let values = Codes::E2M1.values();
+        let value = |x: f32| values[usize::from(nearest_e2m1(x))];
+        for step in -700..=700 {
+            let x = step as f32 / 100.0;
+            let distances = values.iter().map(|value| (value - x).abs());
+            let least = distances.fold(f32::MAX, f32::min);
+            assert!((value(x) - x).abs() <= least, "{x}: {}", value(x));
+        }
+        let ties = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0];
+        assert_eq!(ties.map(value), [0.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0]);
+        assert_eq!(ties.map(|x| value(-x)), ties.map(|x| -value(x)));
     }
 
     /// Powers of two, by which the greatest magnitude is at least 4 and less than 8.

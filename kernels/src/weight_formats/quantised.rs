@@ -28,7 +28,7 @@ impl<W: WeightSource> QuantisedWeights<W> {
         &self.source
     }
 
-    /// What they become that it takes.
+    /// What the tensors that it takes become.
     pub fn quantisation(&self) -> Option<Quantisation> {
         self.quantisation
     }

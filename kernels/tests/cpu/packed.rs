@@ -34,6 +34,12 @@ const E4M3: WeightFormat = WeightFormat {
     has_offsets: false,
 };
 
+const MXFP4: WeightFormat = WeightFormat {
+    codes: Codes::E2M1,
+    group: 32,
+    has_offsets: false,
+};
+
 /// Every tensor in its own format, embeddings included; as a GGUF file may have them.
 #[derive(Clone)]
 struct Mixed {
@@ -275,6 +281,7 @@ fn packed_experts() {
         (int(4, 8, 32, false), plain),
         (E4M3, plain),
         (int(8, 128, 32, false), (clamped, true)),
+        (MXFP4, (clamped, true)),
     ] {
         let mut spec = with_experts(&ExpertsSpec {
             experts: 4,

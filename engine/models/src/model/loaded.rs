@@ -290,8 +290,8 @@ impl LoadedModel {
         self.unfolded_weights().is_packed(&self.spec)
     }
 
-    /// Has the weights of linear layers quantised whenever they are read from now on. It is another
-    /// model then ([`Self::identity`]).
+    /// Has the weights that a quantisation takes, of linear layers or of experts alone, quantised
+    /// whenever they are read from now on. It is another model then ([`Self::identity`]).
     ///
     /// # Errors
     /// When they are quantised already, or there are none that it takes; a clause for a sentence.

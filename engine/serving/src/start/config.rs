@@ -21,7 +21,8 @@ pub struct EngineConfig {
     pub cache_dir: Option<PathBuf>,
     /// Where the values of the weights come from.
     pub load_format: LoadFormat,
-    /// What the linear layers of plain weights are quantised to as they are loaded.
+    /// What plain weights of linear layers, or of experts alone, are quantised to as they are
+    /// loaded.
     pub quantization: Option<Quantisation>,
     /// See [`BackendOptions::expand_weights`](crate::device::BackendOptions).
     pub expand_weights: bool,

@@ -19,7 +19,8 @@ const MANY: usize = 1;
 /// That for few reads memory at its speed, but multiplies by weights again for every eight rows of
 /// an expert; the other does so for 128 rows at a time, but holds a multiprocessor for 256 outputs,
 /// and packed weights wait there to be unpacked. On an H100 the two are as fast where experts have
-/// 4 rows on average in bf16, 9 of E4M3 in rows, and 15 of chunks (`ebb-bench step` and `experts`).
+/// 4 rows on average in bf16 (in whole steps, `ebb-bench step`; alone and with a cold L2 somewhat
+/// less), 9 of E4M3 in rows, and 15 of chunks (`ebb-bench experts`).
 pub(super) fn many_from(format: Option<DeviceFormat>, experts: usize) -> usize {
     match format {
         None => 4 * experts + 1,
@@ -54,6 +55,9 @@ pub(super) struct ProductKernels {
     kernels: [Kernel<ExpertsParams>; TILE_ROWS.len()],
     /// Of the ring of the kernel for many: as many as the device's shared memory holds.
     stages: usize,
+    /// CTAs of the kernel for few that a multiprocessor holds: those of 100 KiB of shared memory
+    /// have room for one.
+    few_ctas: usize,
     is_plain: bool,
 }
 
@@ -63,6 +67,7 @@ impl ProductKernels {
         device: &Arc<Device>,
         format: Option<DeviceFormat>,
     ) -> Result<Self, CudaError> {
+        debug_assert!(format.is_none_or(|format| format == format.of_experts()));
         let names = product_names(format);
         let stage = stage_bytes(format);
         let stages = (device.shared_bytes_max() / stage).min(*STAGES.end());
@@ -80,6 +85,7 @@ impl ProductKernels {
                 device.kernel(names[MANY], stages * stage)?,
             ],
             stages,
+            few_ctas: (device.shared_bytes_max() / (FEW_WARPS * FEW_RING)).clamp(1, 2),
             is_plain: format.is_none(),
         })
     }
@@ -110,7 +116,7 @@ impl ProductKernels {
                 // Of bf16 half of a multiprocessor's warps are enough for memory, and the second
                 // product's rings can fill beside those of the first.
                 let is_little = self.is_plain && units <= multiprocessors * FEW_WARPS;
-                let ctas = if is_little { 1 } else { 2 };
+                let ctas = if is_little { 1 } else { self.few_ctas };
                 (units, ctas * multiprocessors, 32 * FEW_WARPS as u32)
             }
         };

@@ -102,7 +102,7 @@ impl ExpertsProbe {
     }
 
     /// Times `repeats` graph replays of both products of the first `rows` rows, each with a cold
-    /// L2, by the kernel for `many` rows an expert or by those for few. Microseconds, sorted.
+    /// L2, by the kernel for `many` rows an expert or by that for few. Microseconds, sorted.
     ///
     /// # Errors
     /// When the device fails.

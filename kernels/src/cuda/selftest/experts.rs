@@ -28,7 +28,7 @@ use crate::weight_formats::PackedTensor;
 /// Gates, outputs and their sum, each rounded to bf16.
 const LIMIT: f64 = 3.0 / 256.0;
 
-/// Rows of a step: one, few, as many as tiles of every size hold, and more.
+/// Rows of a step: one, few, more than a tile has of an expert, and more.
 const ROWS: [usize; 5] = [1, 3, 16, 64, 300];
 
 /// A layer, as the host has it.
@@ -345,6 +345,23 @@ fn specs() -> Vec<(&'static str, ExpertsSpec)> {
                 shared: shared(false),
                 ..plain.clone()
             },
+        ),
+        (
+            "of 128, 8 chosen, softmax of all",
+            ExpertsSpec::plain(128, 8, 8, of_all),
+        ),
+        (
+            "of 60, sigmoids with a correction",
+            ExpertsSpec::plain(
+                60,
+                4,
+                8,
+                Routing {
+                    correction: true,
+                    renormalised: true,
+                    ..sigmoid
+                },
+            ),
         ),
         (
             "of 300, 10 chosen",

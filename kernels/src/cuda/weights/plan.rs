@@ -121,7 +121,7 @@ impl PackPlan {
         Ok(Self { parts })
     }
 
-    /// Of a plain model whose layers' linear layers are quantised.
+    /// Of a plain model whose layers are quantised, as far as the quantisation takes them.
     pub(super) fn of_quantised(spec: &ModelSpec, quantisation: Quantisation) -> Self {
         let source = QuantisedWeights::new(
             RandomWeights {
