@@ -65,9 +65,40 @@ pub fn nearest_e4m3(value: f32) -> u8 {
     (sign | code) as u8
 }
 
+/// The E2M1 code nearest to a number, of two the even one; beyond 6 that of 6. Magnitudes are 0,
+/// 0.5, 1, 1.5, 2, 3, 4 and 6.
+pub fn nearest_e2m1(value: f32) -> u8 {
+    let magnitude = value.abs();
+    let code = u8::from(magnitude > 0.25)
+        + u8::from(magnitude >= 0.75)
+        + u8::from(magnitude > 1.25)
+        + u8::from(magnitude >= 1.75)
+        + u8::from(magnitude > 2.5)
+        + u8::from(magnitude >= 3.5)
+        + u8::from(magnitude > 5.0);
+    code | u8::from(value < 0.0) << 3
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::weight_formats::Codes;
+
+    /// As the nearest of all values is, but for ties: these go to even codes.
+    #[test]
+    fn e2m1_codes_are_the_nearest() {
+        let values = Codes::E2M1.values();
+        let value = |x: f32| values[usize::from(nearest_e2m1(x))];
+        for step in -700..=700 {
+            let x = step as f32 / 100.0;
+            let distances = values.iter().map(|value| (value - x).abs());
+            let least = distances.fold(f32::MAX, f32::min);
+            assert!((value(x) - x).abs() <= least, "{x}: {}", value(x));
+        }
+        let ties = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0];
+        assert_eq!(ties.map(value), [0.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0]);
+        assert_eq!(ties.map(|x| value(-x)), ties.map(|x| -value(x)));
+    }
 
     #[test]
     fn rounding_is_to_nearest_and_ties_to_even() {

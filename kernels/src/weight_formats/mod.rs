@@ -16,7 +16,7 @@ mod quantise;
 mod quantised;
 mod tensor;
 
-pub use floats::{E2M1, E4M3, e8m0, nearest_e4m3};
+pub use floats::{E2M1, E4M3, e8m0, nearest_e2m1, nearest_e4m3};
 pub use name::UnknownQuantisation;
 pub use quantise::Quantisation;
 pub use quantised::QuantisedWeights;

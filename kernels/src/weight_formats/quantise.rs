@@ -1,7 +1,7 @@
 //! Quantising weights while they are loaded.
 
 use super::floats::rounded;
-use super::{Codes, PackedRows, PackedTensor, WeightFormat, nearest_e4m3};
+use super::{Codes, PackedRows, PackedTensor, WeightFormat, nearest_e2m1, nearest_e4m3};
 use crate::model::TensorName;
 
 /// What plain weights become.
@@ -190,20 +190,6 @@ fn mxfp4(weights: &[f32], codes: &mut [u8]) -> (f32, f32) {
     (scale, 0.0)
 }
 
-/// The E2M1 code nearest to a number, of two the even one; beyond 6 that of 6. Magnitudes are 0,
-/// 0.5, 1, 1.5, 2, 3, 4 and 6.
-fn nearest_e2m1(value: f32) -> u8 {
-    let magnitude = value.abs();
-    let code = u8::from(magnitude > 0.25)
-        + u8::from(magnitude >= 0.75)
-        + u8::from(magnitude > 1.25)
-        + u8::from(magnitude >= 1.75)
-        + u8::from(magnitude > 2.5)
-        + u8::from(magnitude >= 3.5)
-        + u8::from(magnitude > 5.0);
-    code | u8::from(value < 0.0) << 3
-}
-
 /// The nearest codes of any format.
 fn nearest(format: WeightFormat, values: &[f32], weights: &[f32], codes: &mut [u8]) -> (f32, f32) {
     let finite = || values.iter().copied().filter(|value| value.is_finite());
@@ -303,22 +289,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    /// As the nearest of all values is, but for ties: these go to even codes.
-    #[test]
-    fn e2m1_codes_are_the_nearest() {
-        let values = Codes::E2M1.values();
-        let value = |x: f32| values[usize::from(nearest_e2m1(x))];
-        for step in -700..=700 {
-            let x = step as f32 / 100.0;
-            let distances = values.iter().map(|value| (value - x).abs());
-            let least = distances.fold(f32::MAX, f32::min);
-            assert!((value(x) - x).abs() <= least, "{x}: {}", value(x));
-        }
-        let ties = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0];
-        assert_eq!(ties.map(value), [0.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0]);
-        assert_eq!(ties.map(|x| value(-x)), ties.map(|x| -value(x)));
     }
 
     /// Powers of two, by which the greatest magnitude is at least 4 and less than 8.

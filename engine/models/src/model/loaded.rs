@@ -304,7 +304,7 @@ impl LoadedModel {
             .into_iter()
             .any(|name| quantisation.takes(name))
         {
-            return Err("this model has no experts, which alone become that".to_owned());
+            return Err("it quantises experts alone, and this model has none".to_owned());
         }
         self.quantisation = Some(quantisation);
         Ok(())

@@ -280,7 +280,7 @@ fn experts_alone_become_mxfp4() {
     let refused = open("llama", json!({})).quantise(Quantisation::Mxfp4);
     assert_eq!(
         refused.unwrap_err(),
-        "this model has no experts, which alone become that"
+        "it quantises experts alone, and this model has none"
     );
 }
 
