@@ -51,7 +51,9 @@ for part in "$@"; do
     gemma) throughput gemma-3-12b gemma-3-12b ;;
     gemma4) throughput gemma-4 gemma-4 ;;
     nemotron) throughput nemotron-3-nano nemotron-3-nano ;;
-    experts) "$bin" experts > "$out/experts.csv" ;;
+    experts)
+      "$bin" experts --rows 1,4,16,64,96,128,192,256,512,1024,4096,8192 > "$out/experts.csv"
+      ;;
     recurrent) "$bin" recurrent > "$out/recurrent.csv" ;;
     profile)
       # One decode step, kernel by kernel: 1 and 64 sequences.

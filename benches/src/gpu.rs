@@ -165,15 +165,14 @@ pub enum Command {
         #[arg(long, conflicts_with = "in_sequence")]
         packed: bool,
     },
-    /// Time a layer's products of experts, by the kernel for few rows an expert and by that for
-    /// many, in shapes of Qwen3-30B-A3B and gpt-oss-20b, cold L2, graph-replayed, median; prints
-    /// CSV
+    /// Time a layer's products of experts, by the kernel for each number of rows an expert, in
+    /// shapes of Qwen3-30B-A3B and gpt-oss-20b, cold L2, graph-replayed, median; prints CSV
     Experts {
         /// Rows, each of which goes to 8 experts of 128, or 4 of 32
         #[arg(
             long,
             value_delimiter = ',',
-            default_value = "1,4,16,64,96,128,160,192,256,1024"
+            default_value = "1,4,16,64,96,128,192,256,512,1024"
         )]
         rows: Vec<usize>,
         /// Timed runs of each

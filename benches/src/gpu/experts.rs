@@ -1,4 +1,4 @@
-//! `ebb-bench experts`: products of a layer of experts, by either kernel.
+//! `ebb-bench experts`: products of a layer of experts, by each kernel.
 
 use std::sync::Arc;
 
@@ -19,13 +19,13 @@ const QWEN_FORMATS: [Format; 3] = [
 ];
 const GPT_OSS_FORMATS: [Format; 1] = [("mxfp4", Some((Codes::E2M1, 32)))];
 
-/// Prints the CSV `engine,model,format,kernel,rows,us,TFLOPs`: both products of a layer, cold L2,
-/// graph-replayed, median.
+/// Prints the CSV `engine,model,format,tile_rows,rows,us,TFLOPs`: both products of a layer, cold
+/// L2, graph-replayed, median.
 ///
 /// # Errors
 /// When the device fails.
 pub fn run(device: &Arc<Device>, rows: &[usize], repeats: usize) -> Result<(), ProbeError> {
-    println!("engine,model,format,kernel,rows,us,TFLOPs");
+    println!("engine,model,format,tile_rows,rows,us,TFLOPs");
     let qwen = ExpertsSpec::plain(128, 8, 768, Routing::SOFTMAX_OF_CHOSEN);
     let gpt_oss = ExpertsSpec {
         experts: 32,
@@ -73,13 +73,13 @@ fn model(
         let packed = packed.as_ref().map(|[gate_up, down]| [gate_up, down]);
         let mut probe = ExpertsProbe::new(device, spec, (most, hidden), packed)?;
         for &rows in rows {
-            for (kernel, many) in [("few", false), ("many", true)] {
-                let times = probe.time(rows, many, repeats)?;
+            for (tile, tile_rows) in ExpertsProbe::TILE_ROWS.iter().enumerate() {
+                let times = probe.time(rows, tile, repeats)?;
                 let us = times[times.len() / 2];
                 let weights = 3 * spec.intermediate * hidden;
                 let flops = 2.0 * (rows * spec.per_token * weights) as f64;
                 println!(
-                    "ebb,{name},{format_name},{kernel},{rows},{us:.1},{:.1}",
+                    "ebb,{name},{format_name},{tile_rows},{rows},{us:.1},{:.1}",
                     flops / us / 1e6
                 );
             }

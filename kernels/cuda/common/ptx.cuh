@@ -23,6 +23,15 @@ __device__ __forceinline__ uint32_t computed_here(uint32_t v) {
   return v;
 }
 
+// The bits of a where a mask has ones, of b where it has zeros, by one instruction; written out,
+// the compiler makes two of it.
+template <uint32_t MASK>
+__device__ __forceinline__ uint32_t merge_bits(uint32_t a, uint32_t b) {
+  uint32_t v;
+  asm("lop3.b32 %0, %1, %2, %3, 0xe2;" : "=r"(v) : "r"(a), "n"(MASK), "r"(b));
+  return v;
+}
+
 // gridDim.x, read anew.
 __device__ __forceinline__ uint32_t grid_size_here() {
   uint32_t n;
@@ -36,6 +45,9 @@ __device__ __forceinline__ uint64_t policy_evict_first() {
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
+
+// The same as a constant, which needs no registers: what the instruction above gives.
+constexpr uint64_t kEvictFirst = 0x12f0000000000000;
 
 // Of tables that every layer of a step looks up, one entry after the other: they leave L2 last, or
 // each layer would wait for memory anew. (The policy is what

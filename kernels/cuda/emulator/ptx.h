@@ -32,8 +32,13 @@ inline uint32_t max_bf16x2(uint32_t a, uint32_t b) {
 
 inline uint32_t smem_address(const void* p) { return emulator::shared_address(p); }
 inline uint32_t computed_here(uint32_t v) { return v; }
+template <uint32_t MASK>
+inline uint32_t merge_bits(uint32_t a, uint32_t b) {
+  return (a & MASK) | (b & ~MASK);
+}
 inline uint32_t grid_size_here() { return gridDim.x; }
 inline uint64_t policy_evict_first() { return 0; }
+constexpr uint64_t kEvictFirst = 0;
 template <class T>
 T look_up(const T* p) {
   return *p;

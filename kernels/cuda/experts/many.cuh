@@ -1,10 +1,12 @@
-// Products of experts that have many rows each: a CTA takes 256 outputs of an expert (16 slices)
-// times a tile of 128 rows, and both sides pass through a ring of stages in shared memory, 64
-// inputs a stage.
+// Products of experts that have more rows each than product.cuh is for: a CTA takes 256 outputs of
+// an expert (16 slices) times a tile of 32 or 128 rows, and both sides pass through a ring of
+// stages in shared memory, 64 inputs a stage.
 //
 // Y^T = W X^T with m16n8k16, summed as in product.cuh: the same inputs stand in the same places of
 // the same instructions in the same order, from zero. So a row's bits do not depend on which of the
-// kernels a step takes. Of eight warps each has four slices times half of the rows.
+// kernels a step takes. Of eight warps each has two slices; of tiles of 128 rows four, and half of
+// the rows. With 32 rows a multiprocessor holds two CTAs: one multiplies while the other waits at a
+// barrier, where experts have too few rows for the other tile's many products.
 //
 // CTAs are persistent. Copies run ahead of products by the stages of the ring, across the borders
 // of units: the next unit's are under way while this one's sums are written.
@@ -14,9 +16,9 @@
 namespace ebb {
 
 // Which stages are copied next.
-template <class WEIGHTS>
+template <class WEIGHTS, uint32_t ROWS>
 struct ManyLoader {
-  static constexpr uint32_t kCopies = kManyRows * 8 / kManyThreads;  // of x, by a thread
+  static constexpr uint32_t kCopies = ROWS * 8 / kManyThreads;  // of x, by a thread
   static constexpr uint32_t kNoRow = ~0u;
 
   uint32_t unit, step = 0, slot = 0;
@@ -30,7 +32,7 @@ struct ManyLoader {
                                        uint32_t shared) {
     if (unit < units) {
       if (step == 0) begin(p);
-      const uint32_t stage = shared + slot * (WEIGHTS::kBytes + kManyXBytes);
+      const uint32_t stage = shared + slot * (WEIGHTS::kBytes + ROWS * kManyRowBytes);
       weights.copy(p, step, stage);
       const uint32_t row = threadIdx.x / 8, piece = threadIdx.x % 8;
       const uint32_t to = stage + WEIGHTS::kBytes + many_at(row, piece);
@@ -61,25 +63,27 @@ struct ManyLoader {
 };
 
 // Sums of a warp: c[slice][8 rows][g, g + 8 of rows 2 t, 2 t + 1].
-using ManySums = float[4][8][4];
+template <int SLICES, int EIGHTS>
+using ManySums = float[SLICES][EIGHTS][4];
 
 // Adds the products of a stage for slices from `slice` on and rows from `row` on.
-template <class WEIGHTS>
+template <class WEIGHTS, int SLICES, int EIGHTS>
 __device__ __forceinline__ void multiply_stage(const ExpertsParams& p, const uint8_t* stage,
-                                               uint32_t slice, uint32_t row, ManySums& c) {
+                                               uint32_t slice, uint32_t row,
+                                               ManySums<SLICES, EIGHTS>& c) {
 #pragma unroll
   for (uint32_t block = 0; block < 2; block++) {
-    QuarterChunk a[4];
+    QuarterChunk a[SLICES];
 #pragma unroll
-    for (uint32_t s = 0; s < 4; s++) WEIGHTS::fragments(p, stage, slice + s, block, a[s]);
+    for (uint32_t s = 0; s < SLICES; s++) WEIGHTS::fragments(p, stage, slice + s, block, a[s]);
 #pragma unroll
-    for (uint32_t n = 0; n < 8; n++) {
-      uint32_t x[4];
-      WEIGHTS::rows_of_x(stage + WEIGHTS::kBytes, row + n * 8, block, x);
+    for (uint32_t n = 0; n < EIGHTS; n++) {
+      const uint4 x = piece_in_turn(stage + WEIGHTS::kBytes, row + n * 8, block);
 #pragma unroll
       for (uint32_t k = 0; k < 2; k++) {
 #pragma unroll
-        for (uint32_t s = 0; s < 4; s++) mma_bf16(c[s][n], a[s][k], x[2 * k], x[2 * k + 1]);
+        for (uint32_t s = 0; s < SLICES; s++)
+          mma_bf16(c[s][n], a[s][k], k == 0 ? x.x : x.z, k == 0 ? x.y : x.w);
       }
     }
   }
@@ -87,15 +91,15 @@ __device__ __forceinline__ void multiply_stage(const ExpertsParams& p, const uin
 
 // Writes a warp's outputs. `staging`: 1 KiB of its own, by which rows get their outputs in whole
 // pieces of 16 bytes.
-template <class WEIGHTS>
+template <class WEIGHTS, int SLICES, int EIGHTS>
 __device__ __forceinline__ void write_many(const ExpertsParams& p, uint4 tile, uint32_t slice,
                                            uint32_t first_row, uint8_t* staging,
-                                           const ManySums& c) {
+                                           const ManySums<SLICES, EIGHTS>& c) {
   const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const uint32_t each = p.gated ? p.outputs / 2 : p.outputs;
-  float factor[4][2], bias[4][2];
+  float factor[SLICES][2], bias[SLICES][2];
 #pragma unroll
-  for (uint32_t s = 0; s < 4; s++) {
+  for (uint32_t s = 0; s < SLICES; s++) {
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++) {
       const ExpertOutput output(p, tile.x, slice + s, g, i);
@@ -105,13 +109,13 @@ __device__ __forceinline__ void write_many(const ExpertsParams& p, uint4 tile, u
       bias[s][i] = output.bias(p);
     }
   }
-  const uint32_t pieces = p.gated ? 4 : 8, piece = lane % 8;
+  const uint32_t pieces = p.gated ? SLICES : 2 * SLICES, piece = lane % 8;
   const uint32_t output = (p.gated ? slice * 8 : slice * 16) + piece * 8;
 #pragma unroll
-  for (uint32_t n = 0; n < 8; n++) {
+  for (uint32_t n = 0; n < EIGHTS; n++) {
     if (first_row + n * 8 >= tile.z) continue;
 #pragma unroll
-    for (uint32_t s = 0; s < 4; s++) {
+    for (uint32_t s = 0; s < SLICES; s++) {
       float low[2], high[2];
 #pragma unroll
       for (uint32_t i = 0; i < 2; i++) {
@@ -142,13 +146,15 @@ __device__ __forceinline__ void write_many(const ExpertsParams& p, uint4 tile, u
   }
 }
 
-template <class WEIGHTS>
+template <class WEIGHTS, uint32_t ROWS>
 __device__ __forceinline__ void experts_many(const ExpertsParams& p) {
+  constexpr bool kByRows = ROWS > 64;
+  constexpr int kSlices = kByRows ? 4 : 2, kEights = ROWS / (kByRows ? 16 : 8);
   EBB_DYNAMIC_SHARED(shared);
   const uint32_t ring = smem_address(shared), warp = threadIdx.x / 32;
   const uint32_t slices = (p.outputs + 15) / 16, slabs = (slices + kManySlices - 1) / kManySlices;
   const uint32_t units = p.tiles[0].x * slabs, steps = (p.inputs + kManyInputs - 1) / kManyInputs;
-  ManyLoader<WEIGHTS> loader(blockIdx.x);
+  ManyLoader<WEIGHTS, ROWS> loader(blockIdx.x);
   for (uint32_t i = 1; i < p.stages; i++) loader.next(p, units, steps, ring);
   uint32_t slot = 0;
 #pragma unroll 1
@@ -156,9 +162,11 @@ __device__ __forceinline__ void experts_many(const ExpertsParams& p) {
     const uint4 tile = p.tiles[1 + unit / slabs];
     // Warps w and w + 4 are on the same quarter of a multiprocessor and share its tensor core:
     // where a tile has only half of its rows, no quarter is idle.
-    const uint32_t slice = unit % slabs * kManySlices + warp % 4 * 4, row = warp / 4 * 64;
+    const uint32_t slice_of_unit = kByRows ? warp % 4 * 4 : warp * 2,
+                   row = kByRows ? warp / 4 * (ROWS / 2) : 0;
+    const uint32_t slice = unit % slabs * kManySlices + slice_of_unit;
     const bool has_work = row < tile.z && slice < slices;
-    ManySums c = {};
+    ManySums<kSlices, kEights> c = {};
     uint8_t* stage = shared;
 #pragma unroll 1
     for (uint32_t step = 0; step < steps; step++) {
@@ -166,8 +174,8 @@ __device__ __forceinline__ void experts_many(const ExpertsParams& p) {
       // Behind it all see the stage, and nobody reads that before it any more, which is filled now.
       __syncthreads();
       loader.next(p, units, steps, ring);
-      stage = shared + slot * (WEIGHTS::kBytes + kManyXBytes);
-      if (has_work) multiply_stage<WEIGHTS>(p, stage, warp % 4 * 4, row, c);
+      stage = shared + slot * (WEIGHTS::kBytes + ROWS * kManyRowBytes);
+      if (has_work) multiply_stage<WEIGHTS>(p, stage, slice_of_unit, row, c);
       slot = slot + 1 == p.stages ? 0 : slot + 1;
     }
     // The stage that was read last is nobody's until the next barrier.
@@ -178,10 +186,13 @@ __device__ __forceinline__ void experts_many(const ExpertsParams& p) {
 
 }  // namespace ebb
 
-// Grid: any, at most as many CTAs as there are multiprocessors.
+// Grid: any, at most as many CTAs as run at once. The last number is that of a tile's rows.
 #define EBB_EXPERTS_MANY(FORMAT, WEIGHTS)                                        \
+  EBB_KERNEL(experts_##FORMAT##_32, ebb::ExpertsParams, ebb::kManyThreads, 2) {  \
+    ebb::experts_many<WEIGHTS, 32>(p);                                           \
+  }                                                                              \
   EBB_KERNEL(experts_##FORMAT##_128, ebb::ExpertsParams, ebb::kManyThreads, 1) { \
-    ebb::experts_many<WEIGHTS>(p);                                               \
+    ebb::experts_many<WEIGHTS, 128>(p);                                          \
   }
 #define EBB_PACKED_EXPERTS_MANY(FORMAT, CHUNK) \
   EBB_EXPERTS_MANY(FORMAT, ebb::ManyPacked<ebb::CHUNK::InTurn>)

@@ -6,12 +6,11 @@
 namespace ebb {
 
 constexpr uint32_t kManyThreads = 256;
-constexpr uint32_t kManyRows = 128;     // of a tile
 constexpr uint32_t kManyOutputs = 256;  // of a unit, gates and what they open
 constexpr uint32_t kManySlices = kManyOutputs / 16;
 constexpr uint32_t kManyInputs = 64;  // of a stage
 constexpr uint32_t kManyRowBytes = kManyInputs * sizeof(bf16);
-constexpr uint32_t kManyXBytes = kManyRows * kManyRowBytes;  // behind the weights of a stage
+// A stage has weights, then rows of x.
 
 // Where 16 bytes of a row of 128 lie: a piece of eight rows in a row (ldmatrix) as well as four
 // pieces of two rows (loads of 16 bytes, eight lanes at a time) lie in all banks.
@@ -32,33 +31,6 @@ __device__ __forceinline__ void wait_for_stage(uint32_t stages) {
     cp_async_wait<2>();
 }
 
-// The rows of weights that a thread copies, where they lie in rows: of every THREADS-th output of a
-// slab, from the thread's first on.
-template <uint32_t THREADS_A_ROW>
-struct ManyOutputRows {
-  static constexpr uint32_t kEach = kManyThreads / THREADS_A_ROW, kCopies = kManyOutputs / kEach;
-
-  uint64_t first;  // of all experts' outputs
-  uint32_t left;   // how many there are from it on
-  uint32_t apart;  // outputs from one copy to the next
-
-  // `of_experts`: whether all experts' gates are stored before what they open; else each expert's.
-  __device__ __forceinline__ void begin(const ExpertsParams& p, uint32_t expert, uint32_t slab,
-                                        bool of_experts) {
-    const uint32_t row = threadIdx.x / THREADS_A_ROW;
-    const uint32_t each = p.gated ? p.outputs / 2 : p.outputs;
-    const uint32_t output =
-        p.gated ? slab * (kManyOutputs / 2) + row / 16 * 8 + row % 8 : slab * kManyOutputs + row;
-    apart = p.gated ? kEach / 2 : kEach;
-    left = output < each ? each - output : 0;
-    const bool is_opened = p.gated && row % 16 >= 8;
-    if (of_experts)
-      first = (static_cast<uint64_t>(is_opened ? p.experts : 0) + expert) * each + output;
-    else
-      first = output + (is_opened ? each : 0);
-  }
-};
-
 // Of 64 inputs of rows: a lane has eight of its row in turn, two instructions' worth.
 __device__ __forceinline__ uint4 piece_in_turn(const uint8_t* matrix, uint32_t row,
                                                uint32_t block) {
@@ -66,21 +38,25 @@ __device__ __forceinline__ uint4 piece_in_turn(const uint8_t* matrix, uint32_t r
   return *reinterpret_cast<const uint4*>(matrix + many_at(row + lane / 4, block * 4 + lane % 4));
 }
 
-// Inputs of x as plain weights and chunks of experts have them.
-__device__ __forceinline__ void rows_of_x_in_turn(const uint8_t* x, uint32_t row, uint32_t block,
-                                                  uint32_t (&b)[4]) {
-  const uint4 v = piece_in_turn(x, row, block);
-  b[0] = v.x, b[1] = v.y, b[2] = v.z, b[3] = v.w;
-}
-
 struct ManyPlain : PlainExperts {
   static constexpr uint32_t kBytes = kManyOutputs * kManyRowBytes;
 
+  // The rows that a thread copies: every 32nd output of a slab, from the thread's first on.
   struct Source {
-    ManyOutputRows<8> rows;
+    static constexpr uint32_t kEach = kManyThreads / 8, kCopies = kManyOutputs / kEach;
+
+    uint64_t first;  // of all experts' outputs
+    uint32_t left;   // how many there are from it on
+    uint32_t apart;  // outputs from one copy to the next
 
     __device__ __forceinline__ void begin(const ExpertsParams& p, uint32_t expert, uint32_t slab) {
-      rows.begin(p, expert, slab, true);
+      const uint32_t row = threadIdx.x / 8, each = p.gated ? p.outputs / 2 : p.outputs;
+      const uint32_t output =
+          p.gated ? slab * (kManyOutputs / 2) + row / 16 * 8 + row % 8 : slab * kManyOutputs + row;
+      apart = p.gated ? kEach / 2 : kEach;
+      left = output < each ? each - output : 0;
+      const uint32_t experts = p.gated && row % 16 >= 8 ? p.experts : 0;  // gates before the opened
+      first = static_cast<uint64_t>(experts + expert) * each + output;
     }
     __device__ __forceinline__ void copy(const ExpertsParams& p, uint32_t step,
                                          uint32_t stage) const {
@@ -88,10 +64,10 @@ struct ManyPlain : PlainExperts {
       const uint32_t to = stage + many_at(threadIdx.x / 8, piece);
       const bf16* const weights = reinterpret_cast<const bf16*>(p.weights);
 #pragma unroll
-      for (uint32_t i = 0; i < rows.kCopies; i++) {
-        const bool has = i * rows.apart < rows.left && input < p.inputs;
-        const uint64_t at = has ? (rows.first + i * rows.apart) * p.inputs + input : 0;
-        cp_async16_zfill(to + i * rows.kEach * kManyRowBytes, weights + at, has ? 16 : 0);
+      for (uint32_t i = 0; i < kCopies; i++) {
+        const bool has = i * apart < left && input < p.inputs;
+        const uint64_t at = has ? (first + i * apart) * p.inputs + input : 0;
+        cp_async16_zfill(to + i * kEach * kManyRowBytes, weights + at, has ? 16 : 0);
       }
     }
   };
@@ -109,18 +85,7 @@ struct ManyPlain : PlainExperts {
     a[1][0] = low.z ^ zero, a[1][1] = high.z ^ zero, a[1][2] = low.w ^ zero,
     a[1][3] = high.w ^ zero;
   }
-  static __device__ __forceinline__ void rows_of_x(const uint8_t* x, uint32_t row, uint32_t block,
-                                                   uint32_t (&b)[4]) {
-    rows_of_x_in_turn(x, row, block, b);
-  }
 };
-
-// Inputs of x in their own order, as rows of codes have them.
-__device__ __forceinline__ void natural_rows_of_x(const uint8_t* x, uint32_t row, uint32_t block,
-                                                  uint32_t (&b)[4]) {
-  const uint32_t lane = threadIdx.x % 32;
-  ldmatrix_x4(b, smem_address(x) + many_at(row + lane % 8, block * 4 + lane / 8));
-}
 
 // A stage has half of each of 16 chunks: two quarters' codes and their scales.
 template <class CHUNK>
@@ -172,56 +137,6 @@ struct ManyPacked : PackedExperts<CHUNK> {
                         of_block, a);
     else
       CHUNK::dequantise(codes, scales, block, lane, of_block, a);
-  }
-  static __device__ __forceinline__ void rows_of_x(const uint8_t* x, uint32_t row, uint32_t block,
-                                                   uint32_t (&b)[4]) {
-    rows_of_x_in_turn(x, row, block, b);
-  }
-};
-
-// Rows of 64 bytes, of which a piece of eight rows in a row lies in all banks.
-template <>
-struct ManyPacked<Fp8Rows> : PackedExperts<Fp8Rows> {
-  static constexpr uint32_t kBytes = kManyOutputs * kManyInputs;
-
-  static __device__ __forceinline__ uint32_t at(uint32_t row, uint32_t piece) {
-    return row * kManyInputs + (piece ^ (row >> 1 & 3)) * 16;
-  }
-
-  struct Source {
-    ManyOutputRows<4> rows;
-    const uint8_t* matrix;
-
-    __device__ __forceinline__ void begin(const ExpertsParams& p, uint32_t expert, uint32_t slab) {
-      matrix = p.weights + expert * p.packed_each;
-      rows.begin(p, expert, slab, false);
-    }
-    __device__ __forceinline__ void copy(const ExpertsParams& p, uint32_t step,
-                                         uint32_t stage) const {
-      const uint32_t piece = threadIdx.x % 4, input = step * kManyInputs + piece * 16;
-      const uint32_t to = stage + at(threadIdx.x / 4, piece), width = (p.inputs + 15) / 16 * 16;
-#pragma unroll
-      for (uint32_t i = 0; i < rows.kCopies; i++) {
-        const bool has = i * rows.apart < rows.left && input < width;
-        const uint64_t place = has ? (rows.first + i * rows.apart) * width + input : 0;
-        cp_async16_zfill(to + i * rows.kEach * kManyInputs, matrix + place, has ? 16 : 0);
-      }
-    }
-  };
-
-  static __device__ __forceinline__ void fragments(const ExpertsParams&, const uint8_t* stage,
-                                                   uint32_t slice, uint32_t block,
-                                                   QuarterChunk& a) {
-    const uint32_t lane = threadIdx.x % 32;
-    const Fp8Rows::Scales scales;
-    uint32_t words[4];
-    ldmatrix_x4(words, smem_address(stage) + at(slice * 16 + lane % 16, block * 2 + lane / 16));
-    Fp8Rows::dequantise(words[0], words[1], scales, a[0]);
-    Fp8Rows::dequantise(words[2], words[3], scales, a[1]);
-  }
-  static __device__ __forceinline__ void rows_of_x(const uint8_t* x, uint32_t row, uint32_t block,
-                                                   uint32_t (&b)[4]) {
-    natural_rows_of_x(x, row, block, b);
   }
 };
 

@@ -1,5 +1,6 @@
-// Products of experts that have few rows each (many.cuh: many): every warp takes slices of 16
-// outputs of an expert times a tile of its rows.
+// Products of experts that have few rows each (many.cuh: more): every warp takes slices of 16
+// outputs of an expert times a tile of up to 16 of its rows, for all of which it unpacks weights
+// once.
 //
 // Y^T = W X^T with m16n8k16, as in product/skinny.cu, but a warp has all inputs of its slice: one
 // chain of sums over the inputs in order, whatever the tile. So a row's bits depend neither on the
@@ -49,23 +50,58 @@ constexpr int kExpertsWarps = 8;
 // Bytes of a warp's ring: `FEW_RING` of the host.
 constexpr uint32_t kExpertsRing = 8 << 10;
 
-// The row of x that a lane reads: row g of a tile's eight; beyond the last, the first: nobody looks
-// at its sums.
-__device__ __forceinline__ const bf16* row_of_x(const ExpertsParams& p, uint4 tile) {
-  const uint32_t g = threadIdx.x % 32 / 4, place = tile.y + (g < tile.z ? g : 0);
-  const uint64_t row = p.sorted ? p.sorted[place] : place;
-  return p.x + row * p.inputs;
-}
+// What a lane reads of x: row g of eight of a tile's; beyond the last, the first: nobody looks at
+// its sums.
+struct RowOfX {
+  const bf16* at;  // the lane's first input of what is read next
+  int32_t left;    // inputs from it on; beyond them are zeros
 
-// A lane's eight of 32 inputs of its row, zeros beyond the last.
-__device__ __forceinline__ uint4 inputs_in_turn(const ExpertsParams& p, const bf16* row,
-                                                uint32_t first) {
-  const uint32_t input = first + threadIdx.x % 4 * 8;
-  return input < p.inputs ? *reinterpret_cast<const uint4*>(row + input) : make_uint4(0, 0, 0, 0);
+  RowOfX() = default;
+  // `eight`: which of the tile's.
+  __device__ __forceinline__ RowOfX(const ExpertsParams& p, uint4 tile, uint32_t eight) {
+    const uint32_t first = threadIdx.x % 4 * 8;  // the lane has eight of 32
+    const uint32_t of_tile = eight * 8 + threadIdx.x % 32 / 4;
+    const uint32_t place = tile.y + (of_tile < tile.z ? of_tile : 0);
+    const uint64_t row = p.sorted ? p.sorted[place] : place;
+    at = p.x + row * p.inputs + first;
+    left = static_cast<int32_t>(p.inputs - first);
+  }
+  // Eight inputs, so far on.
+  __device__ __forceinline__ uint4 read(int32_t further) const {
+    return further < left ? *reinterpret_cast<const uint4*>(at + further) : make_uint4(0, 0, 0, 0);
+  }
+  __device__ __forceinline__ void advance(uint32_t inputs) {
+    at += inputs, left -= static_cast<int32_t>(inputs);
+  }
+};
+
+// What a lane has of a row for 64 inputs: of 32 each eight in turn, two pairs for each of two
+// instructions.
+struct ExpertInputs {
+  uint4 of_block[2];
+
+  __device__ __forceinline__ void read(RowOfX& x) {
+#pragma unroll
+    for (int block = 0; block < 2; block++) of_block[block] = x.read(block * 32);
+    x.advance(64);
+  }
+};
+
+// Adds the products of 32 inputs to the sums of EIGHTS times eight rows.
+template <int EIGHTS>
+__device__ __forceinline__ void add_products(const QuarterChunk& a, int block,
+                                             const ExpertInputs (&x)[EIGHTS],
+                                             float (&c)[EIGHTS][4]) {
+#pragma unroll
+  for (int i = 0; i < EIGHTS; i++)
+    mma_bf16(c[i], a[0], x[i].of_block[block].x, x[i].of_block[block].y);
+#pragma unroll
+  for (int i = 0; i < EIGHTS; i++)
+    mma_bf16(c[i], a[1], x[i].of_block[block].z, x[i].of_block[block].w);
 }
 
 // What formats share. A stage of the ring has a slice's weights of kInputs inputs; a lane's sums
-// of a slice are c[g, g + 8 of rows 2 t, 2 t + 1].
+// of a slice are c[eight rows][g, g + 8 of rows 2 t, 2 t + 1].
 struct PlainExperts {
   static constexpr bool kIsPacked = false;
   static constexpr uint32_t kInputs = 64, kStageBytes = 16 * 128;
@@ -88,8 +124,7 @@ struct PlainExperts {
       high = w + (of_opened + of_expert + second + lane / 8) * p.inputs;
     }
     // Copies what is of a step; steps follow each other.
-    __device__ __forceinline__ void copy(const ExpertsParams& p, uint32_t step, uint32_t to,
-                                         uint64_t policy) {
+    __device__ __forceinline__ void copy(const ExpertsParams& p, uint32_t step, uint32_t to) {
       const uint32_t lane = threadIdx.x % 32, piece = lane % 8;
       const uint32_t bytes = step * kInputs + piece * 8 < p.inputs ? 16 : 0;
 #pragma unroll
@@ -97,7 +132,7 @@ struct PlainExperts {
         const uint32_t row = lane / 8 + 4 * i;
         const void* const from = (i < 2 ? low : high) + i % 2 * 4 * p.inputs;
         cp_async16_zfill(to + row * 128 + (piece ^ turn(row)) * 16, bytes ? from : p.weights, bytes,
-                         policy);
+                         kEvictFirst);
       }
       low += kInputs, high += kInputs;
     }
@@ -106,28 +141,20 @@ struct PlainExperts {
     return row % 2 * 4 + row / 2 % 4;
   }
 
-  // What a lane has of its row for a stage.
-  struct Inputs {
-    uint4 of_block[2];
+  struct Scales {};
 
-    __device__ __forceinline__ Inputs(const ExpertsParams& p, const bf16* row, uint32_t step) {
+  template <int EIGHTS>
+  static __device__ __forceinline__ void multiply(const uint8_t* stage, int, uint32_t lane, Scales,
+                                                  const ExpertInputs (&x)[EIGHTS],
+                                                  float (&c)[EIGHTS][4]) {
+    const uint32_t g = lane / 4, t = lane % 4;
 #pragma unroll
-      for (uint32_t block = 0; block < 2; block++)
-        of_block[block] = inputs_in_turn(p, row, step * kInputs + block * 32);
-    }
-  };
-
-  static __device__ __forceinline__ void multiply(const uint8_t* stage, const Inputs& x,
-                                                  float (&c)[4]) {
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-#pragma unroll
-    for (uint32_t block = 0; block < 2; block++) {
+    for (int block = 0; block < 2; block++) {
       const uint8_t* const at = stage + g * 128 + ((block * 4 + t) ^ turn(g)) * 16;
-      const uint4 a = *reinterpret_cast<const uint4*>(at),
-                  b = *reinterpret_cast<const uint4*>(at + 8 * 128), v = x.of_block[block];
-      const uint32_t first[4] = {a.x, b.x, a.y, b.y}, second[4] = {a.z, b.z, a.w, b.w};
-      mma_bf16(c, first, v.x, v.y);
-      mma_bf16(c, second, v.z, v.w);
+      const uint4 low = *reinterpret_cast<const uint4*>(at),
+                  high = *reinterpret_cast<const uint4*>(at + 8 * 128);
+      const QuarterChunk a = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
+      add_products(a, block, x, c);
     }
   }
   static __device__ __forceinline__ float factor(const ExpertsParams&, uint32_t, uint32_t,
@@ -141,93 +168,43 @@ struct PackedExperts {
   static constexpr bool kIsPacked = true;
   static constexpr uint32_t kInputs = kChunkInputs, kStageBytes = CHUNK::kSliceBytes;
 
-  // What a lane copies of a slice: of chunks every 32nd piece of 16 bytes, of rows as above, where
-  // what reads them has its own places of pieces.
+  // What a lane copies of a slice: every 32nd piece of 16 bytes.
   struct Source {
-    const uint8_t* from[2];  // of chunks the first alone
+    const uint8_t* from;
     uint32_t step_bytes;
 
-    __device__ __forceinline__ Source(const ExpertsParams& p, uint32_t expert, uint32_t slice) {
-      const uint8_t* const packed = p.weights + expert * p.packed_each;
-      const uint32_t lane = threadIdx.x % 32;
-      if constexpr (CHUNK::kInRows) {
-        const uint32_t width = row_bytes(p);
+    __device__ __forceinline__ Source(const ExpertsParams& p, uint32_t expert, uint32_t slice)
+        : from(p.weights + expert * p.packed_each + static_cast<uint64_t>(slice) * kStageBytes +
+               threadIdx.x % 32 * 16),
+          step_bytes((p.outputs + 15) / 16 * kStageBytes) {}
+    __device__ __forceinline__ void copy(const ExpertsParams&, uint32_t, uint32_t to) {
+      const uint32_t piece = threadIdx.x % 32 * 16;
 #pragma unroll
-        for (uint32_t half = 0; half < 2; half++) {
-          uint32_t output = output_of(slice, half * 8, p.outputs, p.gated);
-          if (output >= p.outputs) output = output_of(slice, 0, p.outputs, p.gated);
-          from[half] = packed + static_cast<uint64_t>(output + lane / 8) * width + lane % 8 * 16;
-        }
-      } else {
-        from[0] = packed + static_cast<uint64_t>(slice) * kStageBytes + lane * 16;
-        step_bytes = (p.outputs + 15) / 16 * kStageBytes;
+      for (uint32_t i = 0; i < kStageBytes; i += 512) {
+        if (i + piece < kStageBytes) cp_async16(to + i + piece, from + i, kEvictFirst);
       }
-    }
-    __device__ __forceinline__ void copy(const ExpertsParams& p, uint32_t step, uint32_t to,
-                                         uint64_t policy) {
-      const uint32_t lane = threadIdx.x % 32;
-      if constexpr (CHUNK::kInRows) {
-        const uint32_t piece = lane % 8, width = row_bytes(p);
-        const uint32_t bytes = step * 128 + piece * 16 < width ? 16 : 0;
-#pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
-          const uint32_t row = lane / 8 + 4 * i;
-          const uint8_t* const at = from[i / 2] + i % 2 * 4 * width;
-          cp_async16_zfill(to + row * 128 + (piece ^ row % 8) * 16, bytes ? at : p.weights, bytes,
-                           policy);
-        }
-        from[0] += 128, from[1] += 128;
-      } else {
-#pragma unroll
-        for (uint32_t i = 0; i * 512 < kStageBytes; i++) {
-          if ((i * 32 + lane) * 16 < kStageBytes)
-            cp_async16(to + (i * 32 + lane) * 16, from[0] + i * 512, policy);
-        }
-        from[0] += step_bytes;
-      }
-    }
-    static __device__ __forceinline__ uint32_t row_bytes(const ExpertsParams& p) {
-      return (p.inputs + 15) / 16 * 16;
+      from += step_bytes;
     }
   };
 
-  // What a lane has of its row for a stage, two pairs for each of a quarter's instructions.
-  struct Inputs {
-    uint4 of_quarter[4];
+  using Scales = typename CHUNK::Scales;
 
-    __device__ __forceinline__ Inputs(const ExpertsParams& p, const bf16* row, uint32_t step) {
+  // Of a half of a stage.
+  template <int EIGHTS>
+  static __device__ __forceinline__ void multiply(const uint8_t* stage, int half, uint32_t lane,
+                                                  Scales& scales, const ExpertInputs (&x)[EIGHTS],
+                                                  float (&c)[EIGHTS][4]) {
 #pragma unroll
-      for (uint32_t quarter = 0; quarter < 4; quarter++) {
-        const uint32_t first = step * kInputs + quarter * 32;
-        if constexpr (CHUNK::kInTurn) {
-          of_quarter[quarter] = inputs_in_turn(p, row, first);
-        } else {
-          auto pair = [&](uint32_t i) {
-            const uint32_t input = first + i * 8 + threadIdx.x % 4 * 2;
-            return input < p.inputs ? *reinterpret_cast<const uint32_t*>(row + input) : 0u;
-          };
-          of_quarter[quarter] = make_uint4(pair(0), pair(1), pair(2), pair(3));
-        }
-      }
-    }
-  };
-
-  static __device__ __forceinline__ void multiply(const uint8_t* stage, const Inputs& x,
-                                                  float (&c)[4]) {
-    typename CHUNK::Scales scales;
-#pragma unroll
-    for (int quarter = 0; quarter < 4; quarter++) {
+    for (int block = 0; block < 2; block++) {
       QuarterChunk a;
-      CHUNK::dequantise(stage, quarter, threadIdx.x % 32, scales, a);
-      const uint4 v = x.of_quarter[quarter];
-      mma_bf16(c, a[0], v.x, v.y);
-      mma_bf16(c, a[1], v.z, v.w);
+      CHUNK::dequantise(stage, half * 2 + block, lane, scales, a);
+      add_products(a, block, x, c);
     }
   }
   // Of a row of a slice.
   static __device__ __forceinline__ float factor(const ExpertsParams& p, uint32_t expert,
                                                  uint32_t slice, uint32_t row) {
-    const uint32_t at = StoredSlice<CHUNK>::factor(slice, row, p.outputs, p.gated != 0);
+    const uint32_t at = slice * kChunkOutputs + row;
     return p.factors[static_cast<uint64_t>(expert) * p.factors_each + at];
   }
 };
@@ -266,9 +243,9 @@ struct ExpertOutput {
 };
 
 // Stores a slice's sums with a tile's rows.
-template <class WEIGHTS>
+template <class WEIGHTS, int EIGHTS>
 __device__ __forceinline__ void store_slice(const ExpertsParams& p, uint4 tile, uint32_t slice,
-                                            const float (&c)[4]) {
+                                            const float (&c)[EIGHTS][4]) {
   const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const uint32_t each = p.gated ? p.outputs / 2 : p.outputs;
   // Of the lane's two outputs.
@@ -283,11 +260,12 @@ __device__ __forceinline__ void store_slice(const ExpertsParams& p, uint4 tile, 
     bias[i] = of.bias(p);
   }
 #pragma unroll
-  for (uint32_t i = 0; i < 2; i++) {
-    const uint32_t row = 2 * t + i;
+  for (uint32_t i = 0; i < EIGHTS * 2; i++) {
+    const uint32_t row = i / 2 * 8 + 2 * t + i % 2;
     if (row >= tile.z) continue;
     bf16* const y = p.y + static_cast<uint64_t>(tile.y + row) * each;
-    const float low = c[i] * factor[0] + bias[0], high = c[2 + i] * factor[1] + bias[1];
+    const float low = c[i / 2][i % 2] * factor[0] + bias[0],
+                high = c[i / 2][2 + i % 2] * factor[1] + bias[1];
     if (p.gated) {
       if (output[0] < each) y[output[0]] = __float2bfloat16(gated_by(p, low, high));
     } else {
@@ -296,6 +274,12 @@ __device__ __forceinline__ void store_slice(const ExpertsParams& p, uint4 tile, 
     }
   }
 }
+
+// A number that is a type.
+template <int N>
+struct Number {
+  static constexpr int kValue = N;
+};
 
 template <class WEIGHTS>
 __device__ __forceinline__ void experts(const ExpertsParams& p) {
@@ -310,7 +294,8 @@ __device__ __forceinline__ void experts(const ExpertsParams& p) {
   const uint32_t slices = (p.outputs + 15) / 16,
                  steps = (p.inputs + WEIGHTS::kInputs - 1) / WEIGHTS::kInputs;
   const uint32_t units = __ldcg(&p.tiles[0].x) * slices;
-  const uint32_t warp = threadIdx.x / 32, warps = gridDim.x * kExpertsWarps;
+  const uint32_t lane = computed_here(threadIdx.x % 32), warp = threadIdx.x / 32,
+                 warps = gridDim.x * kExpertsWarps;
   // The warps of a CTA have units that follow each other and read the same rows. Where there is no
   // unit for every warp, CTAs share what is left evenly.
   auto unit_of = [&](uint32_t round) {
@@ -322,7 +307,6 @@ __device__ __forceinline__ void experts(const ExpertsParams& p) {
   auto tile_of = [&](uint32_t unit) { return __ldcg(p.tiles + 1 + unit / slices); };
   uint8_t* const ring = shared + warp * kExpertsRing;
   const uint32_t ring_address = smem_address(ring);
-  const uint64_t policy = policy_evict_first();
   uint32_t unit = unit_of(0), round = 0;
   if (unit >= units) {
     if (!p.is_first()) wait_for_previous();
@@ -340,7 +324,7 @@ __device__ __forceinline__ void experts(const ExpertsParams& p) {
   look_after();
   auto ask = [&] {
     if (unit_ahead < units) {
-      source.copy(p, step_ahead, ring_address + stage_ahead * WEIGHTS::kStageBytes, policy);
+      source.copy(p, step_ahead, ring_address + stage_ahead * WEIGHTS::kStageBytes);
       if (++step_ahead == steps) {
         step_ahead = 0;
         unit_ahead = unit_after;
@@ -361,21 +345,69 @@ __device__ __forceinline__ void experts(const ExpertsParams& p) {
   while (unit < units) {
     const uint32_t next = unit_of(++round);
     const uint4 next_tile = next < units ? tile_of(next) : tile;
-    const bf16* const row = row_of_x(p, tile);
-    typename WEIGHTS::Inputs x(p, row, 0);
-    float c[4] = {};
-#pragma unroll 1
-    for (uint32_t step = 0; step < steps; step++) {
+    auto next_stage = [&] {
       cp_async_wait<kStages - 2>();
       // All lanes' copies have come, and all have read what the next ones overwrite.
       __syncwarp();
       ask();
-      const auto now = x;
-      x = {p, row, step + 1};
-      WEIGHTS::multiply(ring + stage * WEIGHTS::kStageBytes, now, c);
+      const uint8_t* const now = ring + stage * WEIGHTS::kStageBytes;
       if (++stage == kStages) stage = 0;
-    }
-    store_slice<WEIGHTS>(p, tile, unit % slices, c);
+      return now;
+    };
+    auto multiply = [&](auto eights) {
+      constexpr int kEights = decltype(eights)::kValue;
+      float c[kEights][4] = {};
+      RowOfX rows[kEights];
+      ExpertInputs x[2][kEights];
+      auto read = [&](ExpertInputs(&to)[kEights]) {
+#pragma unroll
+        for (int i = 0; i < kEights; i++) to[i].read(rows[i]);
+      };
+#pragma unroll
+      for (int i = 0; i < kEights; i++) rows[i] = {p, tile, static_cast<uint32_t>(i)};
+      read(x[0]);
+      if constexpr (!WEIGHTS::kIsPacked) {
+        // Twice in a loop, inputs need no moves. Of packed weights that is more code than a quarter
+        // of a multiprocessor keeps at hand, and takes 1.1 times as long.
+#pragma unroll 1
+        for (uint32_t step = 0; step < steps; step += 2) {
+          const uint8_t* now = next_stage();
+          read(x[1]);
+          WEIGHTS::multiply(now, 0, lane, {}, x[0], c);
+          if (step + 1 == steps) break;
+          now = next_stage();
+          read(x[0]);
+          WEIGHTS::multiply(now, 0, lane, {}, x[1], c);
+        }
+      } else if constexpr (kEights == 1) {
+        read(x[1]);
+#pragma unroll 1
+        for (uint32_t step = 0; step < steps; step++) {
+          const uint8_t* const now = next_stage();
+          typename WEIGHTS::Scales scales;
+          const ExpertInputs first[1] = {x[0][0]}, second[1] = {x[1][0]};
+          read(x[0]), read(x[1]);
+          WEIGHTS::multiply(now, 0, lane, scales, first, c);
+          WEIGHTS::multiply(now, 1, lane, scales, second, c);
+        }
+      } else {
+        // There are registers for half a stage's inputs ahead.
+#pragma unroll 1
+        for (uint32_t step = 0; step < steps; step++) {
+          const uint8_t* const now = next_stage();
+          typename WEIGHTS::Scales scales;
+          read(x[1]);
+          WEIGHTS::multiply(now, 0, lane, scales, x[0], c);
+          read(x[0]);
+          WEIGHTS::multiply(now, 1, lane, scales, x[1], c);
+        }
+      }
+      store_slice<WEIGHTS>(p, tile, unit % slices, c);
+    };
+    if (tile.z <= 8)
+      multiply(Number<1>{});
+    else
+      multiply(Number<2>{});
     unit = next, tile = next_tile;
   }
 }
@@ -383,9 +415,9 @@ __device__ __forceinline__ void experts(const ExpertsParams& p) {
 }  // namespace ebb
 
 // Grid: any; the number is that of a tile's rows.
-#define EBB_EXPERTS(FORMAT, WEIGHTS)                                                       \
-  EBB_KERNEL_EARLY(experts_##FORMAT##_8, ebb::ExpertsParams, ebb::kExpertsWarps * 32, 2) { \
-    ebb::experts<WEIGHTS>(p);                                                              \
+#define EBB_EXPERTS(FORMAT, WEIGHTS)                                                        \
+  EBB_KERNEL_EARLY(experts_##FORMAT##_16, ebb::ExpertsParams, ebb::kExpertsWarps * 32, 2) { \
+    ebb::experts<WEIGHTS>(p);                                                               \
   }
 #define EBB_PACKED_EXPERTS(FORMAT, CHUNK) \
   EBB_EXPERTS(FORMAT, ebb::PackedExperts<ebb::CHUNK::InTurn>)

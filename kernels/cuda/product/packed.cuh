@@ -18,7 +18,7 @@
 // kGroups is how many scales an output has in a chunk: 0, 1, 2, 4 or 8; 0: the factor is all.
 //
 // E4M3 whose outputs have one scale each lie in rows instead (Fp8Rows), which the library
-// multiplies as they are.
+// multiplies as they are; those of experts in chunks.
 #pragma once
 #include "../common/ptx.cuh"
 
@@ -75,7 +75,7 @@ constexpr uint32_t kNoOffset = 0x80008000;  // -0 + x is x for every x
 template <class CODES, class SCALES, int GROUPS, bool IN_TURN = false>
 struct PackedChunk {
   using InTurn = PackedChunk<CODES, SCALES, GROUPS, true>;
-  static constexpr bool kInRows = false, kInTurn = IN_TURN;
+  static constexpr bool kInRows = false;
   static constexpr int kInputs = kChunkInputs, kGroups = GROUPS;
   static constexpr int kCodeBytes = kChunkOutputs * kChunkInputs * CODES::kBits / 8;
   static constexpr int kSliceBytes = kCodeBytes + GROUPS * kChunkOutputs * SCALES::kBytes;
@@ -112,6 +112,7 @@ struct PackedChunk {
       const uint4 v = *reinterpret_cast<const uint4*>(codes);
       words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
     }
+    if constexpr (CODES::kByQuarter) CODES::spread(words, a);
 #pragma unroll
     for (int k = 0; k < 2; k++) {
       if constexpr (GROUPS > 0) {
@@ -124,7 +125,9 @@ struct PackedChunk {
           if (at % kEach == 0) scales.of_group.load(all_scales, at / kEach, lane / 4);
         }
       }
-      if constexpr (CODES::kBits == 4)
+      if constexpr (CODES::kByQuarter)
+        CODES::scale(scales.of_group, a[k]);
+      else if constexpr (CODES::kBits == 4)
         CODES::dequantise(words[k], scales.of_group, a[k]);
       else
         CODES::dequantise(words[2 * k], words[2 * k + 1], scales.of_group, a[k]);
@@ -159,6 +162,7 @@ struct StoredSlice {
 // left by 3.
 struct Int4Codes {
   static constexpr int kBits = 4;
+  static constexpr bool kByQuarter = false;
   static __device__ __forceinline__ void dequantise(uint32_t word, const ScaleAndOffset& s,
                                                     uint32_t (&a)[4]) {
 #pragma unroll
@@ -168,17 +172,30 @@ struct Int4Codes {
   }
 };
 
-// E2M1, times 2^-126: nibbles as above, not rotated.
+// E2M1, times 2^-126: bits 6 to 8 and the sign of each half of a register. Four such patterns, each
+// rotated its own way, do not tile the bits of a word, so two words share their fourth registers:
+// a word has register 0 as it is, 1 rotated right by 4, 2 by 10. What is left of both words'
+// bits, of the second one's two further left, are the fourth registers, rotated right by 6 and 12.
+// That is half of the instructions that nibbles one beside the other take.
 struct Fp4Codes {
   static constexpr int kBits = 4;
-  static __device__ __forceinline__ void dequantise(uint32_t word, const Scale& s,
-                                                    uint32_t (&a)[4]) {
+  static constexpr bool kByQuarter = true;  // words of a quarter are read together
+  static constexpr uint32_t kPattern = 0x81c081c0, kLeftOfFirst = 0x06030603;
+
+  // The codes of a quarter, without scales.
+  static __device__ __forceinline__ void spread(const uint32_t (&words)[2], QuarterChunk& a) {
+    const uint32_t left = merge_bits<kLeftOfFirst>(words[0], rotate_left(words[1], 2));
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const uint32_t magnitude = rotate_left(word, (38 - 4 * i) % 32) & 0x01c001c0,
-                     sign = rotate_left(word, (44 - 4 * i) % 32) & 0x80008000;
-      a[i] = fma_bf16x2(magnitude | sign, s.scale[i % 2], kNoOffset);
+    for (int k = 0; k < 2; k++) {
+      a[k][0] = words[k] & kPattern;
+      a[k][1] = rotate_left(words[k], 4) & kPattern;
+      a[k][2] = rotate_left(words[k], 10) & kPattern;
+      a[k][3] = rotate_left(left, k == 0 ? 6 : 12) & kPattern;
     }
+  }
+  static __device__ __forceinline__ void scale(const Scale& s, uint32_t (&a)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) a[i] = fma_bf16x2(a[i], s.scale[i % 2], kNoOffset);
   }
 };
 
@@ -186,6 +203,7 @@ struct Fp4Codes {
 // and 3 of register 1; the second word has registers 2 and 3.
 struct Int8Codes {
   static constexpr int kBits = 8;
+  static constexpr bool kByQuarter = false;
   static __device__ __forceinline__ void set_unit(ScaleAndOffset& s) {
     // 2^127, and -128 * 2^-6: the factor has the rest.
     s.scale[0] = s.scale[1] = 0x7f007f00;
@@ -200,25 +218,24 @@ struct Int8Codes {
   }
 };
 
-// E4M3, times 2^-120: bytes 0 and 2 of a word are of the first of two registers, 1 and 3 of the
-// second.
+// E4M3, times 2^-120: bits 4 to 10 and the sign of each half of a register. A word has the first of
+// two registers as it is; of the second's bits the sign and the lower four are rotated right by 4,
+// the others by 12.
 struct Fp8Codes {
   static constexpr int kBits = 8;
+  static constexpr bool kByQuarter = false;
   static __device__ __forceinline__ void set_unit(Scale& s) {
     s.scale[0] = s.scale[1] = 0x7b807b80;  // 2^120
   }
-  static __device__ __forceinline__ uint32_t low_bytes(uint32_t v) {
-    return (v << 4 & 0x07f007f0) | (v << 8 & 0x80008000);
-  }
-  static __device__ __forceinline__ uint32_t high_bytes(uint32_t v) {
-    return (v >> 4 & 0x07f007f0) | (v & 0x80008000);
+  static __device__ __forceinline__ uint32_t second_of(uint32_t v) {
+    return (rotate_left(v, 4) & 0x80f080f0) | (rotate_left(v, 12) & 0x07000700);
   }
   static __device__ __forceinline__ void dequantise(uint32_t first, uint32_t second, const Scale& s,
                                                     uint32_t (&a)[4]) {
-    a[0] = fma_bf16x2(low_bytes(first), s.scale[0], kNoOffset);
-    a[1] = fma_bf16x2(high_bytes(first), s.scale[1], kNoOffset);
-    a[2] = fma_bf16x2(low_bytes(second), s.scale[0], kNoOffset);
-    a[3] = fma_bf16x2(high_bytes(second), s.scale[1], kNoOffset);
+    a[0] = fma_bf16x2(first & 0x87f087f0, s.scale[0], kNoOffset);
+    a[1] = fma_bf16x2(second_of(first), s.scale[1], kNoOffset);
+    a[2] = fma_bf16x2(second & 0x87f087f0, s.scale[0], kNoOffset);
+    a[3] = fma_bf16x2(second_of(second), s.scale[1], kNoOffset);
   }
 };
 
@@ -226,21 +243,28 @@ struct Fp8Codes {
 // 2 t, 2 t + 8, 2 t + 1, 2 t + 9 lie beside each other (and so do those of rows that the library
 // multiplies them by): a word of an output is then its two registers of operand A.
 struct Fp8Rows {
-  using InTurn = Fp8Rows;
-  static constexpr bool kInRows = true, kInTurn = false;
+  // Experts have chunks in their place.
+  using InTurn = PackedChunk<Fp8Codes, Scale, 0, true>;
+  static constexpr bool kInRows = true;
   static constexpr int kInputs = kChunkInputs, kSliceBytes = kChunkOutputs * kChunkInputs;
 
   struct Scales {
     Scale unit;
     __device__ __forceinline__ Scales() { Fp8Codes::set_unit(unit); }
   };
+  static __device__ __forceinline__ uint32_t low_bytes(uint32_t v) {
+    return (v << 4 & 0x07f007f0) | (v << 8 & 0x80008000);
+  }
+  static __device__ __forceinline__ uint32_t high_bytes(uint32_t v) {
+    return (v >> 4 & 0x07f007f0) | (v & 0x80008000);
+  }
   // Of outputs g and g + 8, a word each.
   static __device__ __forceinline__ void dequantise(uint32_t first, uint32_t second,
                                                     const Scales& s, uint32_t (&a)[4]) {
-    a[0] = fma_bf16x2(Fp8Codes::low_bytes(first), s.unit.scale[0], kNoOffset);
-    a[1] = fma_bf16x2(Fp8Codes::low_bytes(second), s.unit.scale[0], kNoOffset);
-    a[2] = fma_bf16x2(Fp8Codes::high_bytes(first), s.unit.scale[0], kNoOffset);
-    a[3] = fma_bf16x2(Fp8Codes::high_bytes(second), s.unit.scale[0], kNoOffset);
+    a[0] = fma_bf16x2(low_bytes(first), s.unit.scale[0], kNoOffset);
+    a[1] = fma_bf16x2(low_bytes(second), s.unit.scale[0], kNoOffset);
+    a[2] = fma_bf16x2(high_bytes(first), s.unit.scale[0], kNoOffset);
+    a[3] = fma_bf16x2(high_bytes(second), s.unit.scale[0], kNoOffset);
   }
   // A quarter of a slice's 16 rows of 128 bytes in shared memory, as the copy engine swizzles them.
   static __device__ __forceinline__ void dequantise(const uint8_t* rows, int quarter, uint32_t lane,

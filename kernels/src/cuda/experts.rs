@@ -25,7 +25,8 @@ use crate::model::{ExpertActivation, ExpertsSpec, LayerSpec, ModelSpec};
 use norms::NormKernels;
 pub(super) use norms::{ExpertNorms, NormBefore};
 use routing::RoutingKernels;
-use tiles::{ProductKernels, TILE_ROWS, many_from, tile_of};
+pub(super) use tiles::TILE_ROWS;
+use tiles::{ProductKernels, tile_of};
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -141,9 +142,8 @@ pub(super) struct Experts {
     /// Of each format, none being bf16.
     products: HashMap<Option<DeviceFormat>, ProductKernels>,
     multiprocessors: usize,
-    /// Rows that an expert has on average from which on the kernel for many is taken, if it is not
-    /// the format that decides.
-    many_rows: Option<usize>,
+    /// Which of [`TILE_ROWS`] is taken, if it is not rows and format that decide.
+    tile: Option<usize>,
     /// `[rows][experts]`.
     scores: DeviceBuffer<f32>,
     /// `[rows][per_token]`: experts, their weights, and their places in the sorted order.
@@ -216,23 +216,17 @@ impl<'a> Run<'a> {
         spec: &'a ExpertsSpec,
         weights: &'a ExpertWeights,
         rows: usize,
-        many_rows: Option<usize>,
+        tile: Option<usize>,
     ) -> Self {
         let choices = rows * spec.per_token;
-        let many = match many_rows {
-            Some(rows) => rows.saturating_mul(spec.experts),
-            None => many_from(
-                weights.gate_up.parts().first().map(|part| part.format),
-                spec.experts,
-            ),
-        };
+        let format = weights.gate_up.parts().first().map(|part| part.format);
         Self {
             spec,
             weights,
             hidden: weights.router.len() / spec.experts,
             rows,
             choices,
-            tile: tile_of(choices, many),
+            tile: tile.unwrap_or_else(|| tile_of(choices, spec.experts, format)),
         }
     }
 }
@@ -266,7 +260,7 @@ impl Experts {
             weigh: device.kernel("experts_weigh", 0)?,
             products,
             multiprocessors: device.multiprocessors(),
-            many_rows: None,
+            tile: None,
             scores: single(room.scores)?,
             chosen: words(room.choices)?,
             weights: single(room.choices)?,
@@ -278,9 +272,9 @@ impl Experts {
         }))
     }
 
-    /// Takes the kernel for many rows from `rows` an expert on average on; for tests and timings.
-    pub(super) fn take_many_from(&mut self, rows: usize) {
-        self.many_rows = Some(rows);
+    /// Takes one of [`TILE_ROWS`] for every step; for tests and timings.
+    pub(super) fn take_tile(&mut self, tile: usize) {
+        self.tile = Some(tile);
     }
 
     /// Bytes that `new` allocates.
@@ -326,7 +320,7 @@ impl Experts {
         if rows == 0 {
             return Ok(());
         }
-        let of = Run::new(spec, weights, rows, self.many_rows);
+        let of = Run::new(spec, weights, rows, self.tile);
         assert!(of.choices <= self.chosen.len());
         if let Some((norms, before)) = norms.and_then(|norms| Some((norms, norms.before?))) {
             self.normed_router(stream, &of, (norms, before))?;
@@ -352,7 +346,7 @@ impl Experts {
         weights: &ExpertWeights,
         (rows, x): (usize, &DeviceBuffer<bf16>),
     ) -> Result<(), CudaError> {
-        self.multiply_both(stream, &Run::new(spec, weights, rows, self.many_rows), x)
+        self.multiply_both(stream, &Run::new(spec, weights, rows, self.tile), x)
     }
 
     /// Enqueues both products.

@@ -7,26 +7,27 @@ use crate::cuda::driver::{Device, Kernel, Stream};
 use crate::cuda::error::CudaError;
 use crate::cuda::packed::{DeviceFormat, SLICE_OUTPUTS};
 
-/// Rows of a tile, for each kernel of products: the first, `experts/product.cuh`, is for few rows
-/// an expert, the other, `experts/many.cuh`, for many.
-pub(super) const TILE_ROWS: [usize; 2] = [8, 128];
+/// Rows of a tile: the first two are for few rows an expert, by one kernel, `experts/product.cuh`,
+/// the others, by kernels of `experts/many.cuh`, for more and for many.
+pub(in crate::cuda) const TILE_ROWS: [usize; 4] = [8, 16, 32, 128];
 
-/// Which of [`TILE_ROWS`] is for few, and which for many.
-const FEW: usize = 0;
-const MANY: usize = 1;
+/// How many of [`TILE_ROWS`] are for few.
+const FEW: usize = 2;
 
-/// Choices of all rows from which on a step takes the kernel for many, with weights of a format.
-/// That for few reads memory at its speed, but multiplies by weights again for every eight rows of
-/// an expert; the other does so for 128 rows at a time, but holds a multiprocessor for 256 outputs,
-/// and packed weights wait there to be unpacked. On an H100 the two are as fast where experts have
-/// 4 rows on average in bf16 (in whole steps, `ebb-bench step`; alone and with a cold L2 somewhat
-/// less), 9 of E4M3 in rows, and 15 of chunks (`ebb-bench experts`).
-pub(super) fn many_from(format: Option<DeviceFormat>, experts: usize) -> usize {
-    match format {
-        None => 4 * experts + 1,
-        Some(format) if format.is_fp8_rows() => 9 * experts,
-        Some(_) => 15 * experts,
-    }
+/// Which of [`TILE_ROWS`] a step takes for so many choices of its rows, with weights of a format:
+/// by the rows that an expert has on average. Tiles of 8 and 16 read memory at its speed, but
+/// unpack and multiply weights again for every 8 or 16 rows of an expert, where those of 16 divide
+/// worse among warps; tiles of 32 and 128 do so less often, but pass everything through shared
+/// memory and wait at barriers. On an H100 one is as fast as the next from here on (`ebb-bench
+/// experts`; few rows in whole steps, `ebb-bench step`, where products begin while the kernel
+/// before them ends).
+pub(super) fn tile_of(choices: usize, experts: usize, format: Option<DeviceFormat>) -> usize {
+    let from = match format {
+        None => [4, 4, 28],
+        Some(format) if format.bits() == 4 => [4, 15, 40],
+        Some(_) => [4, 10, 72],
+    };
+    from.iter().filter(|rows| choices > *rows * experts).count()
 }
 
 /// Warps of a CTA of the kernel for few, each of which takes slices of its own: `kExpertsWarps` of
@@ -36,28 +37,24 @@ const FEW_WARPS: usize = 8;
 /// Bytes of a warp's ring: `kExpertsRing` of experts/product.cuh.
 const FEW_RING: usize = 8 << 10;
 
-/// Outputs and inputs of a stage of the kernel for many, its threads, and the most stages of its
-/// ring: `experts/many_weights.cuh`.
+/// Outputs and inputs of a stage of the kernels for many, their threads, the most stages of their
+/// rings, and CTAs that a multiprocessor has registers for, with tiles of [`TILE_ROWS`]:
+/// `experts/many_weights.cuh` and `experts/many.cuh`.
 const MANY_OUTPUTS: usize = 256;
 const MANY_INPUTS: usize = 64;
 const MANY_THREADS: u32 = 256;
 const STAGES: std::ops::RangeInclusive<usize> = 2..=4;
-
-/// Which of [`TILE_ROWS`] a step takes: that for many from `many` choices on.
-pub(super) fn tile_of(choices: usize, many: usize) -> usize {
-    if choices >= many { MANY } else { FEW }
-}
+const MANY_CTAS: [usize; TILE_ROWS.len()] = [0, 0, 2, 1];
 
 /// Products of weights of a format.
 #[derive(Debug)]
 pub(super) struct ProductKernels {
     /// Those of [`TILE_ROWS`].
     kernels: [Kernel<ExpertsParams>; TILE_ROWS.len()],
-    /// Of the ring of the kernel for many: as many as the device's shared memory holds.
-    stages: usize,
-    /// CTAs of the kernel for few that a multiprocessor holds: those of 100 KiB of shared memory
-    /// have room for one.
-    few_ctas: usize,
+    /// Of the rings of those for many: as many as shared memory holds.
+    stages: [usize; TILE_ROWS.len()],
+    /// CTAs of each that a multiprocessor holds.
+    ctas: [usize; TILE_ROWS.len()],
     is_plain: bool,
 }
 
@@ -68,24 +65,31 @@ impl ProductKernels {
         format: Option<DeviceFormat>,
     ) -> Result<Self, CudaError> {
         debug_assert!(format.is_none_or(|format| format == format.of_experts()));
-        let names = product_names(format);
-        let stage = stage_bytes(format);
-        let stages = (device.shared_bytes_max() / stage).min(*STAGES.end());
-        if !STAGES.contains(&stages) {
-            return Err(CudaError::Unsupported(format!(
-                "layers of experts on a device with {} bytes of shared memory a CTA, of which {} \
-                 are needed",
-                device.shared_bytes_max(),
-                STAGES.start() * stage
-            )));
+        let shared = device.shared_bytes_max();
+        let few = FEW_WARPS * FEW_RING;
+        // Those of 100 KiB of shared memory have room for one.
+        let few_ctas = (shared / few).clamp(1, 2);
+        let [mut stages, mut ctas] = [[0; TILE_ROWS.len()], [few_ctas; TILE_ROWS.len()]];
+        let mut bytes = [few; TILE_ROWS.len()];
+        for tile in FEW..TILE_ROWS.len() {
+            let stage = stage_bytes(format, tile);
+            ctas[tile] = (shared / (STAGES.start() * stage)).min(MANY_CTAS[tile]);
+            if ctas[tile] == 0 {
+                return Err(CudaError::Unsupported(format!(
+                    "layers of experts on a device with {shared} bytes of shared memory a CTA, of \
+                     which {} are needed",
+                    STAGES.start() * stage
+                )));
+            }
+            stages[tile] = (shared / ctas[tile] / stage).min(*STAGES.end());
+            bytes[tile] = stages[tile] * stage;
         }
+        let names = product_names(format);
+        let kernel = |tile: usize| device.kernel(names[tile], bytes[tile]);
         Ok(Self {
-            kernels: [
-                device.kernel(names[FEW], FEW_WARPS * FEW_RING)?,
-                device.kernel(names[MANY], stages * stage)?,
-            ],
+            kernels: [kernel(0)?, kernel(1)?, kernel(2)?, kernel(3)?],
             stages,
-            few_ctas: (device.shared_bytes_max() / (FEW_WARPS * FEW_RING)).clamp(1, 2),
+            ctas,
             is_plain: format.is_none(),
         })
     }
@@ -105,23 +109,18 @@ impl ProductKernels {
         params: ExpertsParams,
     ) -> Result<(), CudaError> {
         let outputs = params.outputs as usize;
-        let (units, most, threads) = match tile {
-            MANY => (
-                tiles * outputs.div_ceil(MANY_OUTPUTS),
-                multiprocessors,
-                MANY_THREADS,
-            ),
-            _ => {
-                let units = tiles * outputs.div_ceil(SLICE_OUTPUTS);
-                // Of bf16 half of a multiprocessor's warps are enough for memory, and the second
-                // product's rings can fill beside those of the first.
-                let is_little = self.is_plain && units <= multiprocessors * FEW_WARPS;
-                let ctas = if is_little { 1 } else { self.few_ctas };
-                (units, ctas * multiprocessors, 32 * FEW_WARPS as u32)
-            }
+        let (each, threads) = match tile {
+            ..FEW => (SLICE_OUTPUTS, 32 * FEW_WARPS as u32),
+            _ => (MANY_OUTPUTS, MANY_THREADS),
         };
+        let units = tiles * outputs.div_ceil(each);
+        // Of bf16 half of a multiprocessor's warps are enough for memory, and the second product's
+        // rings can fill beside those of the first.
+        let is_little = tile < FEW && self.is_plain && units <= multiprocessors * FEW_WARPS;
+        let ctas = if is_little { 1 } else { self.ctas[tile] };
+        let most = ctas * multiprocessors;
         let params = ExpertsParams {
-            stages: self.stages as u32,
+            stages: self.stages[tile] as u32,
             ..params
         };
         let grid = (units.min(most) as u32, 1);
@@ -130,14 +129,14 @@ impl ProductKernels {
     }
 }
 
-/// Bytes of a stage of the kernel for many: weights, and bf16 rows of a tile.
-fn stage_bytes(format: Option<DeviceFormat>) -> usize {
+/// Bytes of a stage of a kernel for many: weights, and bf16 rows of a tile.
+fn stage_bytes(format: Option<DeviceFormat>, tile: usize) -> usize {
     let row = 2 * MANY_INPUTS;
     let weights = match format {
         None => MANY_OUTPUTS * row,
         Some(format) => MANY_OUTPUTS / SLICE_OUTPUTS * format.half_slice_bytes(),
     };
-    weights + TILE_ROWS[MANY] * row
+    weights + TILE_ROWS[tile] * row
 }
 
 /// What the kernels of a format are called.
@@ -146,7 +145,9 @@ fn product_names(format: Option<DeviceFormat>) -> [&'static str; TILE_ROWS.len()
         ($($format:literal),*) => {
             match format.map_or("plain", DeviceFormat::name) {
                 $($format => [
-                    concat!("experts_", $format, "_8"),
+                    concat!("experts_", $format, "_16"),
+                    concat!("experts_", $format, "_16"),
+                    concat!("experts_", $format, "_32"),
                     concat!("experts_", $format, "_128"),
                 ],)*
                 other => unreachable!("no weights are of {other}"),

@@ -78,10 +78,10 @@ impl DeviceFormat {
         })
     }
 
-    /// The same, as experts have it.
+    /// The same, as experts have it: always in chunks.
     pub(super) fn of_experts(self) -> Self {
         Self {
-            in_turn: !self.is_fp8_rows(),
+            in_turn: true,
             ..self
         }
     }
@@ -118,7 +118,7 @@ impl DeviceFormat {
     /// Whether codes are E4M3 and outputs have one scale each: these lie in rows, `Fp8Rows` of the
     /// kernels, which tensor cores multiply as they are.
     pub(super) fn is_fp8_rows(self) -> bool {
-        self.codes == ChunkCodes::Fp8 && self.groups == 0
+        self.codes == ChunkCodes::Fp8 && self.groups == 0 && !self.in_turn
     }
 
     /// Bits of a code.

@@ -173,27 +173,28 @@ fn pack_chunk(format: DeviceFormat, rows: &[OutputCodes], step: usize, out: &mut
         let (quarter, lane) = (place / 32, place % 32);
         let (g, t) = (lane / 4, lane % 4);
         // Of register r and its half e, in k = 16 number k.
-        let of = |k: usize, r: usize, e: usize| {
+        let of = &|k: usize, r: usize, e: usize| {
             let input = match format.in_turn {
                 true => 8 * t + 4 * k + r / 2 * 2 + e,
                 false => k * 16 + 2 * t + e + r / 2 * 8,
             };
             code(g + r % 2 * 8, quarter * 32 + input)
         };
-        for (word, bytes) in codes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            let word = match format.bits() {
-                4 => (0..8).fold(0, |bits, nibble: u32| {
-                    let code = of(word, nibble as usize % 4, nibble as usize / 4);
-                    bits | u32::from(code & 15) << (4 * nibble)
-                }),
-                _ => (0..4).fold(0, |bits, byte: u32| {
-                    let (k, r) = (word / 2, word % 2 * 2 + byte as usize % 2);
-                    bits | u32::from(of(k, r, byte as usize / 2)) << (8 * byte)
-                }),
+        let (words, _) = codes.as_chunks_mut::<4>();
+        for (word, bytes) in words.iter_mut().enumerate() {
+            let nibbles = || {
+                (0..8).fold(0, |bits, nibble| {
+                    bits | u32::from(of(word, nibble % 4, nibble / 4) & 15) << (4 * nibble)
+                })
             };
+            let (k, first) = (word / 2, word % 2 * 2);
             let word = match format.codes {
-                ChunkCodes::Int4 => word.rotate_left(3),
-                _ => word,
+                ChunkCodes::Int4 => nibbles().rotate_left(3),
+                ChunkCodes::Fp4 => e2m1_word(of, word),
+                ChunkCodes::Int8 => (0..4).fold(0, |bits, byte| {
+                    bits | u32::from(of(k, first + byte % 2, byte / 2)) << (8 * byte)
+                }),
+                ChunkCodes::Fp8 => e4m3_word(|r, half| of(k, first + r, half)),
             };
             *bytes = word.to_le_bytes();
         }
@@ -210,6 +211,41 @@ fn pack_chunk(format: DeviceFormat, rows: &[OutputCodes], step: usize, out: &mut
             *to = value.to_le_bytes();
         }
     }
+}
+
+/// One of a quarter's two words of E2M1 (`Fp4Codes` of the kernels); `code` is that of a k, a
+/// register and a half.
+fn e2m1_word(code: impl Fn(usize, usize, usize) -> u8, word: usize) -> u32 {
+    const LEFT_OF_FIRST: u32 = 0x0603_0603;
+    // Sign and the rest, where they lie in each half of a register.
+    let register = |k: usize, r: usize| {
+        let half = |half: usize| {
+            let code = u32::from(code(k, r, half));
+            (code & 8) << 12 | (code & 7) << 6
+        };
+        half(0) | half(1) << 16
+    };
+    let left = register(0, 3).rotate_right(6) | register(1, 3).rotate_right(12);
+    let left = match word {
+        0 => left & LEFT_OF_FIRST,
+        _ => (left & !LEFT_OF_FIRST).rotate_right(2),
+    };
+    let third = register(word, 2).rotate_right(10);
+    register(word, 0) | register(word, 1).rotate_right(4) | third | left
+}
+
+/// A word of E4M3 (`Fp8Codes` of the kernels); `code` is that of one of two registers and a half.
+fn e4m3_word(code: impl Fn(usize, usize) -> u8) -> u32 {
+    let register = |r: usize| {
+        let half = |half: usize| {
+            let code = u32::from(code(r, half));
+            (code & 0x80) << 8 | (code & 0x7f) << 4
+        };
+        half(0) | half(1) << 16
+    };
+    let second = register(1);
+    let (low, high) = (second & 0x80f0_80f0, second & 0x0700_0700);
+    register(0) | low.rotate_right(4) | high.rotate_right(12)
 }
 
 #[cfg(test)]

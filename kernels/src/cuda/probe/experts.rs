@@ -7,7 +7,7 @@ use half::bf16;
 use super::{ColdL2, ProbeError, time_graph};
 use crate::cuda::driver::{Device, DeviceBuffer, Stream};
 use crate::cuda::error::CudaError;
-use crate::cuda::experts::{ExpertWeights, Experts, ExpertsIo};
+use crate::cuda::experts::{ExpertWeights, Experts, ExpertsIo, TILE_ROWS};
 use crate::cuda::linear::Weight;
 use crate::cuda::ops::Fill;
 use crate::cuda::products::Products;
@@ -101,19 +101,21 @@ impl ExpertsProbe {
         })
     }
 
+    /// Rows of a tile, on which kernels depend.
+    pub const TILE_ROWS: [usize; 4] = TILE_ROWS;
+
     /// Times `repeats` graph replays of both products of the first `rows` rows, each with a cold
-    /// L2, by the kernel for `many` rows an expert or by that for few. Microseconds, sorted.
+    /// L2, by tiles of [`Self::TILE_ROWS`]`[tile]`. Microseconds, sorted.
     ///
     /// # Errors
     /// When the device fails.
     pub fn time(
         &mut self,
         rows: usize,
-        many: bool,
+        tile: usize,
         repeats: usize,
     ) -> Result<Vec<f64>, ProbeError> {
-        self.experts
-            .take_many_from(if many { 0 } else { usize::MAX });
+        self.experts.take_tile(tile);
         self.products
             .prepare(Experts::router_shape(&self.spec, self.hidden, rows))?;
         let io = ExpertsIo {

@@ -1,5 +1,6 @@
-//! The kernel for experts with many rows against that for few, to the bit, and against the
-//! definition: every format of weights, experts with every number of rows about a tile's.
+//! The kernels for experts with more and with many rows against that for few, to the bit, and that
+//! against the definition: every format of weights, experts with every number of rows about a
+//! tile's.
 
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use half::bf16;
 
 use super::{LIMIT, Layer, Started};
 use crate::cuda::driver::Device;
+use crate::cuda::experts::TILE_ROWS;
 use crate::cuda::probe::ProbeError;
 use crate::cuda::selftest::packed::{WEIGHTS_LIMIT, formats, random_tensor};
 use crate::cuda::selftest::reference::relative_error;
@@ -18,8 +20,8 @@ use crate::weight_formats::{PackedTensor, WeightFormat};
 /// Hidden size, intermediate size, and the rows of each expert.
 type Shape<'a> = (usize, usize, &'a [usize]);
 
-/// None, one, half of a tile, a tile with one row less or more, more than two tiles.
-const COUNTS: &[usize] = &[0, 1, 127, 128, 129, 300, 64, 65];
+/// None, one, parts of a tile and tiles of every kernel with one row less or more, more than two.
+const COUNTS: &[usize] = &[0, 1, 127, 128, 129, 300, 64, 65, 7, 8, 9, 16, 17, 32, 33];
 /// All to one.
 const CROWDED: &[usize] = &[0, 300];
 const FEW: &[usize] = &[3, 20, 0, 1];
@@ -135,19 +137,23 @@ fn compare(
     let count = x.len() / hidden;
     let nothing = vec![bf16::ZERO; x.len()];
     let mut started = Started::new(device, &layer, count)?;
-    started.experts.take_many_from(usize::MAX);
-    let few = started.run(device, &layer, &x, &nothing)?;
-    started.experts.take_many_from(0);
-    let many = started.run(device, &layer, &x, &nothing)?;
+    let mut run = |tile: usize| {
+        started.experts.take_tile(tile);
+        started.run(device, &layer, &x, &nothing)
+    };
+    let (few, others) = (run(0)?, [run(1)?, run(2)?, run(3)?]);
     let kind = super::format_of(&started.weights.gate_up).map_or("bf16", |format| format.name());
     let name = format!("experts of many rows: {kind}, {hidden} x {intermediate}, {counts:?}");
-    let differ = few.iter().zip(&many).filter(|(a, b)| a != b).count();
-    report.check(&format!("{name}: as of few"), differ as f64, 0.0);
+    for (others, rows) in others.iter().zip(&TILE_ROWS[1..]) {
+        let differ = few.iter().zip(others).filter(|(a, b)| a != b).count();
+        let name = format!("{name}: tiles of {rows} as of {}", TILE_ROWS[0]);
+        report.check(&name, differ as f64, 0.0);
+    }
     let mut worst: f64 = 0.0;
     for row in (0..count).step_by(count.div_ceil(DEFINED)) {
         let of = |values: &[bf16]| values[row * hidden..][..hidden].to_vec();
         let want = layer.row(&of(&x), &of(&nothing));
-        let got = of(&many);
+        let got = of(&few);
         worst = worst.max(relative_error(got.iter().map(|v| v.to_f64()), &want));
     }
     let limit = match format {
