@@ -46,6 +46,9 @@ const MANY_THREADS: u32 = 256;
 const STAGES: std::ops::RangeInclusive<usize> = 2..=4;
 const MANY_CTAS: [usize; TILE_ROWS.len()] = [0, 0, 2, 1];
 
+/// Bytes of shared memory that every CTA takes beside its own.
+const OF_A_CTA: usize = 1 << 10;
+
 /// Products of weights of a format.
 #[derive(Debug)]
 pub(super) struct ProductKernels {
@@ -73,15 +76,17 @@ impl ProductKernels {
         let mut bytes = [few; TILE_ROWS.len()];
         for tile in FEW..TILE_ROWS.len() {
             let stage = stage_bytes(format, tile);
-            ctas[tile] = (shared / (STAGES.start() * stage)).min(MANY_CTAS[tile]);
+            let least = STAGES.start() * stage;
+            let fit = (shared + OF_A_CTA) / (least + OF_A_CTA);
+            ctas[tile] = fit.min(MANY_CTAS[tile]);
             if ctas[tile] == 0 {
                 return Err(CudaError::Unsupported(format!(
                     "layers of experts on a device with {shared} bytes of shared memory a CTA, of \
-                     which {} are needed",
-                    STAGES.start() * stage
+                     which {least} are needed"
                 )));
             }
-            stages[tile] = (shared / ctas[tile] / stage).min(*STAGES.end());
+            let each = (shared + OF_A_CTA) / ctas[tile] - OF_A_CTA;
+            stages[tile] = (each / stage).min(*STAGES.end());
             bytes[tile] = stages[tile] * stage;
         }
         let names = product_names(format);
