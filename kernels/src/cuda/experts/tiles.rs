@@ -23,7 +23,8 @@ const FEW: usize = 2;
 /// before them ends).
 pub(super) fn tile_of(choices: usize, experts: usize, format: Option<DeviceFormat>) -> usize {
     let from = match format {
-        None => [4, 4, 28],
+        // Tiles of 8 gain nothing, and 16 do less where many rows go to few experts.
+        None => [0, 4, 28],
         Some(format) if format.bits() == 4 => [4, 15, 40],
         Some(_) => [4, 10, 72],
     };
