@@ -164,8 +164,7 @@ __device__ __forceinline__ void experts_many(const ExpertsParams& p) {
     // where a tile has only half of its rows, no quarter is idle.
     const uint32_t slice_of_unit = kByRows ? warp % 4 * 4 : warp * 2,
                    row = kByRows ? warp / 4 * (ROWS / 2) : 0;
-    const uint32_t slice = unit % slabs * kManySlices + slice_of_unit;
-    const bool has_work = row < tile.z && slice < slices;
+    const bool has_work = row < tile.z && unit % slabs * kManySlices + slice_of_unit < slices;
     ManySums<kSlices, kEights> c = {};
     uint8_t* stage = shared;
 #pragma unroll 1
@@ -180,6 +179,8 @@ __device__ __forceinline__ void experts_many(const ExpertsParams& p) {
     }
     // The stage that was read last is nobody's until the next barrier.
     __syncthreads();
+    // Computed again: kept, it is a register too many.
+    const uint32_t slice = unit % slabs * kManySlices + slice_of_unit;
     if (has_work) write_many<WEIGHTS>(p, tile, slice, row, stage + warp * 1024, c);
   }
 }
